@@ -1,1 +1,12 @@
-//! Placeholder.
+//! Every decision of Rollwright as pure, synchronous code: events in, commands
+//! out, and `now` is always an argument. The running roles and the simulator
+//! drive the same state machines.
+#![forbid(unsafe_code)]
+
+pub mod cpu;
+pub mod fault;
+pub mod ids;
+pub mod queue;
+pub mod quota;
+pub mod resources;
+pub mod time;

@@ -1,0 +1,308 @@
+//! Nodes: what they have, and how the queue and an agent agree again after either
+//! was away.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::action::{Running, Stage};
+use super::command::{Command, NodeOrder, Outcome, Run};
+use super::event::{LiveAction, NodeReport, NodeUp};
+use super::line::Line;
+use super::trajectory::State;
+use super::{Queue, Seq, Timer};
+use crate::cpu::NodeCpu;
+use crate::fault::{Fault, FaultKind};
+use crate::ids::{ActionId, NodeId, TrajectoryId};
+use crate::time::Time;
+
+/// A node, connected or expected back.
+#[derive(Debug)]
+pub(super) struct Node {
+    /// The latest link's.
+    pub(super) epoch: u64,
+    pub(super) connected: bool,
+    /// When it is given up, while it is away.
+    pub(super) given_up: Option<Time>,
+    pub(super) cpu: NodeCpu,
+    /// Bytes that sandboxes may hold.
+    pub(super) memory: u64,
+    memory_held: u64,
+    /// Waiting actions.
+    pub(super) line: Line<Seq>,
+    /// Granted actions.
+    pub(super) running: BTreeSet<Seq>,
+    /// Trajectories that hold memory here.
+    pub(super) trajectories: BTreeSet<TrajectoryId>,
+}
+
+impl Node {
+    /// A node that is expected but was never seen.
+    pub(super) fn absent() -> Self {
+        Self {
+            epoch: 0,
+            connected: false,
+            given_up: None,
+            cpu: NodeCpu::default(),
+            memory: 0,
+            memory_held: 0,
+            line: Line::default(),
+            running: BTreeSet::new(),
+            trajectories: BTreeSet::new(),
+        }
+    }
+
+    pub(super) fn memory_held(&self) -> u64 {
+        self.memory_held
+    }
+
+    pub(super) fn memory_free(&self) -> u64 {
+        self.memory.saturating_sub(self.memory_held)
+    }
+
+    pub(super) fn hold(&mut self, trajectory: &TrajectoryId, memory: u64) {
+        if self.trajectories.insert(trajectory.clone()) {
+            self.memory_held += memory;
+        }
+    }
+
+    pub(super) fn let_go(&mut self, trajectory: &TrajectoryId, memory: u64) {
+        if self.trajectories.remove(trajectory) {
+            self.memory_held -= memory;
+        }
+    }
+}
+
+impl Queue {
+    pub(super) fn node_up(&mut self, up: NodeUp) {
+        let node = self.nodes.entry(up.node.clone()).or_insert_with(Node::absent);
+        if up.epoch <= node.epoch {
+            return;
+        }
+        node.epoch = up.epoch;
+        node.connected = true;
+        node.given_up = None;
+        node.memory = up.memory;
+        node.cpu = NodeCpu::new(up.numa);
+        self.dirty.opening = true;
+        self.dirty.nodes.insert(up.node.clone());
+
+        self.hold_cores_again(&up.node);
+        self.reconcile_sandboxes(&up.node, &up.sandboxes);
+        self.reconcile_actions(&up.node, up.actions);
+    }
+
+    /// What was granted before stays granted.
+    fn hold_cores_again(&mut self, id: &NodeId) {
+        let units = self.static_units();
+        let Some(node) = self.nodes.get_mut(id) else { return };
+        for trajectory in &node.trajectories {
+            let Some(trajectory) = self.trajectories.get_mut(trajectory) else { continue };
+            trajectory.cores = match (units, trajectory.held_cores()) {
+                (Some(units), Some(cores)) => Some(node.cpu.adopt(units, cores)),
+                (Some(units), None) => node.cpu.grant(units),
+                (None, _) => None,
+            };
+        }
+        for seq in &node.running {
+            let Some(action) = self.actions.get_mut(seq) else { continue };
+            if let Stage::Running(running) = &mut action.stage
+                && running.grant.is_some()
+            {
+                running.grant = Some(node.cpu.adopt(running.run.units, &running.told));
+            }
+        }
+    }
+
+    fn reconcile_sandboxes(&mut self, id: &NodeId, listed: &[TrajectoryId]) {
+        let listed: BTreeSet<&TrajectoryId> = listed.iter().collect();
+        let known: Vec<TrajectoryId> = self
+            .nodes
+            .get(id)
+            .map(|n| n.trajectories.iter().cloned().collect())
+            .unwrap_or_default();
+        for trajectory in &known {
+            let Some(state) = self.trajectories.get(trajectory).map(|t| &t.state) else { continue };
+            match (state, listed.contains(trajectory)) {
+                (State::Opening { .. } | State::Recovering { .. }, true) => {
+                    self.sandbox_ready(trajectory);
+                }
+                (State::Opening { .. }, false) => {
+                    self.order(id, NodeOrder::OpenSandbox(trajectory.clone()));
+                }
+                (State::Closing { .. }, true) => {
+                    self.order(id, NodeOrder::CloseSandbox(trajectory.clone()));
+                }
+                (State::Ready { .. }, true) | (State::Waiting, _) => {}
+                (State::Ready { .. } | State::Recovering { .. } | State::Closing { .. }, false) => {
+                    let message =
+                        format!("the sandbox is no longer on node `{id}`: open a new one");
+                    let fault = Fault::new(FaultKind::Infrastructure, "SandboxLost", message);
+                    self.sandbox_gone(trajectory, &fault);
+                }
+            }
+        }
+        for trajectory in listed {
+            if !known.contains(trajectory) {
+                self.order(id, NodeOrder::CloseSandbox(trajectory.clone()));
+            }
+        }
+    }
+
+    fn reconcile_actions(&mut self, id: &NodeId, listed: Vec<LiveAction>) {
+        let listed: BTreeMap<ActionId, LiveAction> =
+            listed.into_iter().map(|live| (live.action.clone(), live)).collect();
+        let running: Vec<Seq> =
+            self.nodes.get(id).map(|n| n.running.iter().copied().collect()).unwrap_or_default();
+        for seq in running {
+            self.reconcile_running(id, seq, &listed);
+        }
+        for live in listed.into_values() {
+            let seq = self.action_ids.get(&live.action).copied();
+            let here = seq.filter(|seq| self.node_of(*seq).as_ref() == Some(id));
+            match here {
+                Some(seq) => self.adopt(id, seq, live),
+                // Its end is durable, or it was never accepted.
+                None => self.order(id, NodeOrder::Kill(live.action)),
+            }
+        }
+    }
+
+    /// An action that was granted before the link was lost.
+    fn reconcile_running(
+        &mut self,
+        id: &NodeId,
+        seq: Seq,
+        listed: &BTreeMap<ActionId, LiveAction>,
+    ) {
+        let Some(action) = self.actions.get(&seq) else { return };
+        let Stage::Running(running) = &action.stage else { return };
+        let known = listed.get(&action.id).is_some_and(|live| live.attempt == running.run.attempt);
+        if known && action.cancelled {
+            let order = NodeOrder::Kill(action.id.clone());
+            self.order(id, order);
+        } else if known {
+        } else if action.cancelled {
+            self.end_action(seq, Outcome::Cancelled);
+        } else if running.started {
+            let message = format!("node `{id}` lost the action: it may have run in part");
+            let fault = Fault::new(FaultKind::Infrastructure, "ActionLost", message);
+            self.end_action(seq, Outcome::Failed(fault));
+        } else {
+            let order = NodeOrder::Start {
+                action: action.id.clone(),
+                attempt: running.run.attempt,
+                units: running.run.units,
+                cores: running.told.clone(),
+            };
+            self.order(id, order);
+        }
+    }
+
+    /// An action that runs on a node although it waits here: the queue was
+    /// restarted after it was started.
+    fn adopt(&mut self, id: &NodeId, seq: Seq, live: LiveAction) {
+        let now = self.now;
+        let Some(action) = self.actions.get_mut(&seq) else { return };
+        match &action.stage {
+            Stage::Running(_) => return,
+            Stage::Claiming(quota) => {
+                let quota = quota.clone();
+                if let Some(line) = self.quotas.get_mut(&quota) {
+                    line.claims.remove(&seq);
+                }
+            }
+            Stage::Parked | Stage::Lined => {}
+        }
+        let Some(node) = self.nodes.get_mut(id) else { return };
+        node.line.remove(&action.job, &seq);
+        node.running.insert(seq);
+        for (name, amount) in &action.cost.quota {
+            if action.holds.insert(name.clone(), *amount).is_none()
+                && let Some(line) = self.quotas.get_mut(name)
+            {
+                line.quota.take(*amount, now);
+            }
+        }
+        let held_for_life =
+            self.trajectories.get(&live.trajectory).is_some_and(|t| t.cores.is_some());
+        let grant = (!held_for_life).then(|| node.cpu.adopt(live.units, &live.cores));
+        let run = Run {
+            attempt: live.attempt,
+            units: live.units,
+            cores: live.cores.clone(),
+            granted: now,
+        };
+        action.attempts = live.attempt;
+        action.stage =
+            Stage::Running(Running { run: run.clone(), grant, told: live.cores, started: true });
+        self.waiting -= 1;
+        self.cpu_share.take(&action.job, u64::from(live.units.micros()), now);
+        let action = action.id.clone();
+        self.emit(Command::ActionStarted { action, node: id.clone(), run });
+    }
+
+    pub(super) fn node_down(&mut self, id: &NodeId, epoch: u64) {
+        let Some(node) = self.nodes.get_mut(id) else { return };
+        if node.connected && node.epoch == epoch {
+            node.connected = false;
+            self.expect_back(id);
+        }
+    }
+
+    /// Gives an absent node its time to come back.
+    pub(super) fn expect_back(&mut self, id: &NodeId) {
+        let at = self.now + self.config.node_grace;
+        if let Some(node) = self.nodes.get_mut(id) {
+            node.given_up = Some(at);
+            self.timers.insert((at, Timer::NodeGrace(id.clone())));
+        }
+    }
+
+    pub(super) fn grace_passed(&mut self, id: &NodeId) {
+        let late = |node: &&Node| node.given_up.is_some_and(|at| at <= self.now);
+        let Some(node) = self.nodes.get(id).filter(late) else { return };
+        let grace = self.config.node_grace.as_secs_f64();
+        let message =
+            format!("node `{id}` has been away for {grace:.0} s: its sandboxes are given up");
+        let fault = Fault::new(FaultKind::Infrastructure, "NodeLost", message);
+        let trajectories: Vec<TrajectoryId> = node.trajectories.iter().cloned().collect();
+        for trajectory in trajectories {
+            self.sandbox_gone(&trajectory, &fault);
+        }
+        self.nodes.remove(id);
+        self.dirty.nodes.remove(id);
+    }
+
+    pub(super) fn report(&mut self, id: &NodeId, epoch: u64, report: NodeReport) {
+        let current = self.nodes.get(id).is_some_and(|node| node.connected && node.epoch == epoch);
+        if !current {
+            return;
+        }
+        match report {
+            NodeReport::SandboxReady(trajectory) if self.is_on(&trajectory, id) => {
+                self.sandbox_ready(&trajectory);
+            }
+            NodeReport::SandboxFailed(trajectory, fault) if self.is_on(&trajectory, id) => {
+                self.sandbox_gone(&trajectory, &fault);
+            }
+            NodeReport::SandboxClosed(trajectory) if self.is_on(&trajectory, id) => {
+                let message = "the sandbox was removed on its node".to_owned();
+                let fault = Fault::new(FaultKind::Infrastructure, "SandboxLost", message);
+                self.sandbox_gone(&trajectory, &fault);
+            }
+            NodeReport::SandboxReady(trajectory) => {
+                self.order(id, NodeOrder::CloseSandbox(trajectory));
+            }
+            NodeReport::SandboxFailed(..) | NodeReport::SandboxClosed(_) => {}
+            NodeReport::ActionStarted { action, attempt } => {
+                self.action_started(id, &action, attempt);
+            }
+            NodeReport::ActionEnded { action, attempt, end, not_started } => {
+                self.action_ended(id, &action, attempt, end, not_started);
+            }
+        }
+    }
+
+    fn is_on(&self, trajectory: &TrajectoryId, node: &NodeId) -> bool {
+        self.trajectories.get(trajectory).and_then(|t| t.node()) == Some(node)
+    }
+}

@@ -1,0 +1,52 @@
+//! How many units an action gets, and when it may start.
+
+use crate::cpu::NodeCpu;
+use crate::resources::{UnitChoice, Units};
+
+/// The scheduling policy of a queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Policy {
+    /// First come first served; each action gets the largest of its units that is
+    /// at most `dop`, else its smallest.
+    FixedDop {
+        /// The degree of parallelism.
+        dop: Units,
+    },
+    /// Every trajectory holds `cores` from its opening to its end, as a pod does;
+    /// its actions run on those. The baseline.
+    Static {
+        /// Cores of each trajectory.
+        cores: u16,
+    },
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self::FixedDop { dop: Units::cores(1) }
+    }
+}
+
+/// What a policy says of the next action in a node's line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Decision {
+    /// Start it with these units.
+    Start(Units),
+    /// It waits, and what is behind it with it.
+    Wait,
+}
+
+impl Policy {
+    /// Decides on the next action of a node's line, given the node's free cores.
+    pub fn decide(self, choice: &UnitChoice, node: &NodeCpu) -> Decision {
+        match self {
+            Self::FixedDop { dop } => {
+                // A node smaller than the degree still serves: it gives what it has.
+                let most = node.capacity().min(usize::from(u16::MAX)) as u16;
+                let units = choice.at_most(dop.min(Units::cores(most)));
+                if node.fits(units) { Decision::Start(units) } else { Decision::Wait }
+            }
+            // The trajectory holds its cores already.
+            Self::Static { cores } => Decision::Start(choice.at_most(Units::cores(cores))),
+        }
+    }
+}
