@@ -8,21 +8,28 @@
 //!   [`definitions`] generates `manifests/crds/`.
 
 #![forbid(unsafe_code)]
+#![expect(unreachable_pub, reason = "KubeSchema derives a hidden copy of each struct")]
 
 pub mod command;
 pub mod conditions;
+pub mod definitions;
 pub mod duration;
+pub mod engine;
+pub mod job;
 pub mod name;
 pub mod pool;
 pub mod quantity;
 pub mod queue;
+pub mod reward;
 
 pub use command::CommandLine;
 pub use duration::TimeSpan;
+pub use job::{RolloutJob, RolloutJobSpec};
 pub use name::Name;
 pub use pool::{ResourcePool, ResourcePoolSpec};
 pub use quantity::ByteSize;
 pub use queue::{ActionQueue, ActionQueueSpec};
+pub use reward::{RewardService, RewardServiceSpec};
 
 /// API group of every kind.
 pub const GROUP: &str = "rollwright.dev";

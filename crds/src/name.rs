@@ -24,6 +24,11 @@ pub struct Name(String);
 pub struct NameError(String);
 
 impl Name {
+    /// `default`: the action profile of requests that name none.
+    pub fn default_profile() -> Self {
+        Self("default".to_owned())
+    }
+
     /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0

@@ -1,0 +1,68 @@
+//! A generation engine and its model: shared by RolloutJob and RewardService.
+
+use std::collections::BTreeMap;
+
+use kube::KubeSchema;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The model that an engine serves.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Model {
+    /// Hub name or path inside the engine's container.
+    #[schemars(length(min = 1, max = 512))]
+    pub path: String,
+    /// Name that requests use; absent: `path`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 256))]
+    pub served_name: Option<String>,
+    /// Longest context in tokens; absent: the model's own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 100_000_000))]
+    pub max_tokens: Option<u32>,
+}
+
+/// The program that serves it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Engine {
+    /// Which dialect it speaks.
+    #[serde(rename = "type")]
+    pub kind: EngineType,
+    /// Image reference.
+    #[schemars(length(min = 1, max = 512))]
+    #[x_kube(validation = (
+        "self.matches('^[^ \\t\\r\\n]+$')",
+        "image is an image reference without spaces, for example \"vllm/vllm-openai:v0.11.0\""
+    ))]
+    pub image: String,
+    /// Arguments added to ours.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 256))]
+    pub args: Vec<String>,
+    /// Environment added to ours.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = 256))]
+    pub env: BTreeMap<String, String>,
+    /// Port that it listens on.
+    #[serde(default = "default_port")]
+    #[schemars(range(min = 1, max = 65535))]
+    pub port: u16,
+}
+
+fn default_port() -> u16 {
+    8000
+}
+
+/// Which dialect an engine speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum EngineType {
+    /// vLLM: lower priority first, pause with the cache cleared.
+    #[serde(rename = "vLLM")]
+    Vllm,
+    /// SGLang: higher priority first, pre-emption of its own, `retract`.
+    SGLang,
+    /// Any server of the OpenAI HTTP interface.
+    OpenAI,
+}
