@@ -1,1 +1,4 @@
-//! Placeholder.
+//! The node agent: Docker sandboxes, cgroups, actions.
+
+pub mod cgroup;
+pub mod session;

@@ -1,1 +1,7 @@
-//! Placeholder.
+//! The helper that is process 1 of every sandbox, and the protocol it speaks.
+//!
+//! It starts actions as another user, streams their output, says how they ended
+//! and reaps what is left. It keeps running actions and unacknowledged ends while
+//! no agent is connected.
+
+pub mod protocol;
