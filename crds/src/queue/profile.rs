@@ -62,17 +62,10 @@ pub struct ActionProfile {
     pub malleable: bool,
     /// Quota taken while it runs: name of a limit of the queue's pools, and amount.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(extend("maxProperties" = 16))]
-    #[x_kube(
-        validation = (
-            "self.all(name, name.matches('^[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?$'))",
-            "the keys of quota are names of limits of a quota pool, for example \"search-api\""
-        ),
-        validation = (
-            "self.all(name, self[name] >= 1)",
-            "an amount in quota is at least 1"
-        )
-    )]
+    #[schemars(extend(
+        "maxProperties" = 16,
+        "additionalProperties" = { "type": "integer", "minimum": 1, "maximum": 1_000_000 },
+    ))]
     pub quota: BTreeMap<String, u32>,
 }
 

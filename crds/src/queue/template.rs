@@ -47,10 +47,6 @@ pub struct SandboxTemplate {
     /// Environment of every action.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 256))]
-    #[x_kube(validation = (
-        "self.all(key, key.size() > 0 && !key.contains('='))",
-        "a name in env is not empty and has no '='"
-    ))]
     pub env: BTreeMap<String, String>,
     /// Working directory of actions, made when missing.
     #[serde(default = "default_workdir")]

@@ -1,0 +1,79 @@
+//! Rules of RewardService.
+
+use super::{Check, Violation};
+use crate::engine::{Engine, Model};
+use crate::reward::{RewardServiceSpec, SandboxReward, ServerlessReward};
+
+impl RewardServiceSpec {
+    /// What is wrong beyond the types.
+    pub fn validate(&self) -> Vec<Violation> {
+        let mut found = Vec::new();
+        let mut spec = Check::new("spec", &mut found);
+        let backends = [self.gpu.is_some(), self.serverless.is_some(), self.sandbox.is_some()];
+        spec.require(
+            backends.into_iter().filter(|set| *set).count() == 1,
+            "set exactly one of gpu, serverless and sandbox",
+        );
+        if let Some(gpu) = &self.gpu {
+            let mut at = spec.field("gpu");
+            gpu.model.check(&mut at.field("model"));
+            gpu.engine.check(&mut at.field("engine"));
+            at.degrees(&gpu.degrees);
+        }
+        if let Some(serverless) = &self.serverless {
+            serverless.check(&mut spec.field("serverless"));
+        }
+        if let Some(sandbox) = &self.sandbox {
+            sandbox.check(&mut spec.field("sandbox"));
+        }
+        found
+    }
+}
+
+impl ServerlessReward {
+    fn check(&self, check: &mut Check<'_>) {
+        check.url(&self.url, "https://judge.example.com/score");
+        check.within("concurrency", self.concurrency, 1..=100_000);
+        check.within("retries", self.retries, 0..=20);
+        if let Some(secret) = &self.auth_secret {
+            check.field("authSecret").count("key", secret.key.chars().count(), 1..=253);
+        }
+    }
+}
+
+impl SandboxReward {
+    fn check(&self, check: &mut Check<'_>) {
+        self.command.check(&mut check.field("command"));
+        check.require(
+            self.copy.is_empty() || self.pristine,
+            "copy has a meaning only with pristine: true; else the trajectory's own sandbox is scored",
+        );
+        check.count("copy", self.copy.len(), 0..=64);
+        check.unique("copy", "", &self.copy);
+        for (index, path) in self.copy.iter().enumerate() {
+            check.item("copy", index).require(
+                path.starts_with('/') && path.chars().count() <= 4096,
+                "each of copy is an absolute path, for example \"/workspace/answer.py\"",
+            );
+        }
+    }
+}
+
+impl Model {
+    pub(super) fn check(&self, check: &mut Check<'_>) {
+        check.count("path", self.path.chars().count(), 1..=512);
+        if let Some(name) = &self.served_name {
+            check.count("servedName", name.chars().count(), 1..=256);
+        }
+        check.maybe_within("maxTokens", self.max_tokens, 1..=100_000_000);
+    }
+}
+
+impl Engine {
+    pub(super) fn check(&self, check: &mut Check<'_>) {
+        check.image(&self.image, "vllm/vllm-openai:v0.11.0");
+        check.count("args", self.args.len(), 0..=256);
+        check.count("env", self.env.len(), 0..=256);
+        check.within("port", u32::from(self.port), 1..=65535);
+    }
+}
