@@ -96,7 +96,7 @@ impl NodeCpu {
 
     /// Records a grant that was made before: the free ones of `cores` become
     /// exclusive (what is held already, or no longer there, is left out), or a
-    /// share is added.
+    /// share is added. Exclusive grants come first: shares can move, they cannot.
     pub fn adopt(&mut self, units: Units, cores: &CoreSet) -> CpuGrant {
         if units.is_share() {
             self.shares_micros += u64::from(units.micros());

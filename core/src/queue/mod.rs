@@ -83,6 +83,8 @@ struct Dirty {
     nodes: BTreeSet<NodeId>,
     quotas: BTreeSet<QuotaName>,
     opening: bool,
+    /// Granted actions whose start is to be ordered.
+    starts: BTreeSet<Seq>,
 }
 
 impl Queue {

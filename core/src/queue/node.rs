@@ -3,13 +3,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::action::{Running, Stage};
+use super::action::{Action, Running, Stage};
 use super::command::{Command, NodeOrder, Outcome, Run};
 use super::event::{LiveAction, NodeReport, NodeUp};
 use super::line::Line;
 use super::trajectory::State;
 use super::{Queue, Seq, Timer};
-use crate::cpu::NodeCpu;
+use crate::cpu::{CoreSet, NodeCpu};
 use crate::fault::{Fault, FaultKind};
 use crate::ids::{ActionId, NodeId, TrajectoryId};
 use crate::time::Time;
@@ -85,29 +85,45 @@ impl Queue {
         self.dirty.opening = true;
         self.dirty.nodes.insert(up.node.clone());
 
-        self.hold_cores_again(&up.node);
+        self.believe_cores(&up.actions);
+        self.hold_cores_again(&up.node, &up.actions);
         self.reconcile_sandboxes(&up.node, &up.sandboxes);
         self.reconcile_actions(&up.node, up.actions);
     }
 
-    /// What was granted before stays granted.
-    fn hold_cores_again(&mut self, id: &NodeId) {
-        let units = self.static_units();
-        let Some(node) = self.nodes.get_mut(id) else { return };
-        for trajectory in &node.trajectories {
-            let Some(trajectory) = self.trajectories.get_mut(trajectory) else { continue };
-            trajectory.cores = match (units, trajectory.held_cores()) {
-                (Some(units), Some(cores)) => Some(node.cpu.adopt(units, cores)),
-                (Some(units), None) => node.cpu.grant(units),
-                (None, _) => None,
-            };
+    /// Orders on the old link may have been lost: cores are where the agent says.
+    fn believe_cores(&mut self, listed: &[LiveAction]) {
+        for live in listed {
+            let action =
+                self.action_ids.get(&live.action).and_then(|seq| self.actions.get_mut(seq));
+            if let Some(Action { stage: Stage::Running(running), .. }) = action {
+                running.told = live.cores.clone();
+            }
         }
-        for seq in &node.running {
-            let Some(action) = self.actions.get_mut(seq) else { continue };
-            if let Stage::Running(running) = &mut action.stage
-                && running.grant.is_some()
-            {
-                running.grant = Some(node.cpu.adopt(running.run.units, &running.told));
+    }
+
+    /// What was granted before stays granted.
+    fn hold_cores_again(&mut self, id: &NodeId, listed: &[LiveAction]) {
+        let units = self.static_units();
+        let live: BTreeMap<&TrajectoryId, &CoreSet> =
+            listed.iter().map(|live| (&live.trajectory, &live.cores)).collect();
+        let Some(node) = self.nodes.get_mut(id) else { return };
+        for id in &node.trajectories {
+            let Some(trajectory) = self.trajectories.get_mut(id) else { continue };
+            let cores = trajectory.held_cores().or(live.get(id).copied());
+            let adopted = units.zip(cores).map(|(units, cores)| node.cpu.adopt(units, cores));
+            trajectory.cores = adopted;
+        }
+        // Exclusive cores first: shares can move, they cannot.
+        for shares in [false, true] {
+            for seq in &node.running {
+                let Some(action) = self.actions.get_mut(seq) else { continue };
+                if let Stage::Running(running) = &mut action.stage
+                    && running.grant.is_some()
+                    && running.run.units.is_share() == shares
+                {
+                    running.grant = Some(node.cpu.adopt(running.run.units, &running.told));
+                }
             }
         }
     }
@@ -155,7 +171,9 @@ impl Queue {
         for seq in running {
             self.reconcile_running(id, seq, &listed);
         }
-        for live in listed.into_values() {
+        let (shares, exclusive): (Vec<_>, Vec<_>) =
+            listed.into_values().partition(|live| live.units.is_share());
+        for live in exclusive.into_iter().chain(shares) {
             let seq = self.action_ids.get(&live.action).copied();
             let here = seq.filter(|seq| self.node_of(*seq).as_ref() == Some(id));
             match here {
@@ -187,13 +205,8 @@ impl Queue {
             let fault = Fault::new(FaultKind::Infrastructure, "ActionLost", message);
             self.end_action(seq, Outcome::Failed(fault));
         } else {
-            let order = NodeOrder::Start {
-                action: action.id.clone(),
-                attempt: running.run.attempt,
-                units: running.run.units,
-                cores: running.told.clone(),
-            };
-            self.order(id, order);
+            // Ordered again, after shares have left its cores.
+            self.dirty.starts.insert(seq);
         }
     }
 

@@ -1,5 +1,7 @@
 //! One scheduling round: quotas, then nodes, then trajectories that wait for one.
 
+use std::collections::BTreeSet;
+
 use super::action::{Running, Stage};
 use super::command::{NodeOrder, Outcome, Run};
 use super::permit::Claim;
@@ -14,13 +16,12 @@ impl Queue {
     /// Serves every line in which something changed. A quota's line and a node's
     /// line are first come first served each; neither stops the other.
     pub(super) fn schedule(&mut self) {
-        let mut starts = Vec::new();
-        let mut touched = std::collections::BTreeSet::new();
+        let mut touched = BTreeSet::new();
         loop {
             if let Some(quota) = self.dirty.quotas.pop_first() {
                 self.serve_quota(&quota);
             } else if let Some(node) = self.dirty.nodes.pop_first() {
-                self.serve_node(&node, &mut starts);
+                self.serve_node(&node);
                 touched.insert(node);
             } else if std::mem::take(&mut self.dirty.opening) {
                 self.serve_opening();
@@ -29,6 +30,7 @@ impl Queue {
             }
         }
         // Shares leave a core before anybody is started on it.
+        let starts = std::mem::take(&mut self.dirty.starts);
         for node in touched {
             self.resize_shares(&node, &starts);
         }
@@ -50,7 +52,7 @@ impl Queue {
         }
     }
 
-    fn serve_node(&mut self, id: &NodeId, starts: &mut Vec<Seq>) {
+    fn serve_node(&mut self, id: &NodeId) {
         while let Some(node) = self.nodes.get(id).filter(|node| node.connected) {
             let Some(seq) = node.line.first(&self.cpu_share, self.now) else { return };
             let Some(action) = self.actions.get(&seq) else { return };
@@ -58,7 +60,7 @@ impl Queue {
                 Decision::Start(units) => {
                     if self.take_quota(seq) {
                         self.grant(id, seq, units);
-                        starts.push(seq);
+                        self.dirty.starts.insert(seq);
                     }
                 }
                 Decision::Wait => {
@@ -140,7 +142,7 @@ impl Queue {
     }
 
     /// Tells the agent where the shares of a node run, when that has changed.
-    fn resize_shares(&mut self, id: &NodeId, starts: &[Seq]) {
+    fn resize_shares(&mut self, id: &NodeId, starts: &BTreeSet<Seq>) {
         let Some(node) = self.nodes.get(id) else { return };
         let shared = node.cpu.shared();
         let mut orders = Vec::new();

@@ -212,11 +212,20 @@ impl Queue {
     }
 
     pub(super) fn sandbox_ready(&mut self, id: &TrajectoryId) {
+        let units = self.static_units();
         let Some(trajectory) = self.trajectories.get_mut(id) else { return };
         let (State::Opening { node } | State::Recovering { node }) = &trajectory.state else {
             return;
         };
         let node = node.clone();
+        // After a restart of the queue its cores are not known, unless an action
+        // runs on them.
+        if trajectory.cores.is_none()
+            && let Some(units) = units
+            && let Some(state) = self.nodes.get_mut(&node)
+        {
+            trajectory.cores = state.cpu.grant(units);
+        }
         trajectory.state = State::Ready { node: node.clone() };
         if let Some(at) = trajectory.deadline.take() {
             self.timers.remove(&(at, Timer::OpenBy(id.clone())));
