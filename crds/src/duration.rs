@@ -9,7 +9,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 /// What the API server accepts; [`TimeSpan::from_str`] accepts the same.
-const PATTERN: &str = r"^([0-9]{1,6}h)?([0-9]{1,6}m)?([0-9]{1,9}s)?([0-9]{1,9}ms)?$";
+const RULE: &str = "self.matches('^([0-9]{1,6}h)?([0-9]{1,6}m)?([0-9]{1,9}s)?([0-9]{1,9}ms)?$')";
 
 /// Units from the largest: suffix, milliseconds, digits allowed.
 const UNITS: [(&str, u64, usize); 4] =
@@ -159,11 +159,16 @@ impl JsonSchema for TimeSpan {
             "type": "string",
             "minLength": 2,
             "maxLength": 35,
-            "pattern": PATTERN,
-            "x-kubernetes-validations": [{
-                "rule": "self.matches('[1-9]')",
-                "message": "a length of time must be more than zero, for example \"30s\"",
-            }],
+            "x-kubernetes-validations": [
+                {
+                    "rule": RULE,
+                    "message": "a length of time is whole hours, minutes, seconds or milliseconds, for example \"30s\" or \"1h30m\"",
+                },
+                {
+                    "rule": "self.matches('[1-9]')",
+                    "message": "a length of time must be more than zero, for example \"30s\"",
+                },
+            ],
         })
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use kube::{CustomResource, KubeSchema};
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
 use crate::conditions::Condition;
@@ -63,7 +63,7 @@ pub struct RolloutJobSpec {
     /// GPU classes by task, the preferred first; `default` serves tasks that are not
     /// named. A class without room is passed over, and a condition says so.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(extend("maxProperties" = 64))]
+    #[schemars(schema_with = "affinity_schema")]
     #[x_kube(validation = (
         "self.all(task, self[task].size() >= 1 && self[task].size() <= 16)",
         "each task of hardwareAffinity lists 1 to 16 GPU classes, for example [h800, h20]"
@@ -89,6 +89,13 @@ pub struct RolloutJobSpec {
     /// Give the workers back and start none.
     #[serde(default)]
     pub suspend: bool,
+}
+
+/// A map of bounded lists, so that the API server can tell what its rules cost.
+fn affinity_schema(generator: &mut SchemaGenerator) -> Schema {
+    let mut classes = generator.subschema_for::<Vec<Name>>();
+    classes.insert("maxItems".to_owned(), 16.into());
+    json_schema!({ "type": "object", "maxProperties": 64, "additionalProperties": classes })
 }
 
 /// An ActionQueue.

@@ -10,7 +10,8 @@ use serde::{Deserialize, Deserializer, Serialize, de};
 
 /// Longest name, as in a Kubernetes label value.
 const MAX_LENGTH: usize = 63;
-const PATTERN: &str = "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$";
+/// What the API server accepts; [`Name::from_str`] accepts the same.
+const RULE: &str = "self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')";
 
 /// A name of 1 to 63 of `[a-z0-9.-]` that begins and ends with a letter or digit.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -116,7 +117,10 @@ impl JsonSchema for Name {
             "type": "string",
             "minLength": 1,
             "maxLength": MAX_LENGTH,
-            "pattern": PATTERN,
+            "x-kubernetes-validations": [{
+                "rule": RULE,
+                "message": "a name has lower-case letters, digits, '-' and '.', a letter or digit first and last, for example \"swe-tests\"",
+            }],
         })
     }
 }

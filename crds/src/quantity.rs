@@ -8,7 +8,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 /// What the API server accepts; [`ByteSize::from_str`] accepts the same, up to 1 EiB.
-const PATTERN: &str = r"^[0-9]{1,19}(\.[0-9]{1,3})?(k|M|G|T|Ki|Mi|Gi|Ti)?$";
+const RULE: &str = "self.matches('^[0-9]{1,19}([.][0-9]{1,3})?(k|M|G|T|Ki|Mi|Gi|Ti)?$')";
 
 /// Suffixes and their factors in bytes; binary ones first and largest first, as
 /// they are tried in writing.
@@ -154,11 +154,16 @@ impl JsonSchema for ByteSize {
         json_schema!({
             "type": "string",
             "maxLength": 25,
-            "pattern": PATTERN,
-            "x-kubernetes-validations": [{
-                "rule": "self.matches('[1-9]')",
-                "message": "a size must be more than zero, for example \"512Mi\"",
-            }],
+            "x-kubernetes-validations": [
+                {
+                    "rule": RULE,
+                    "message": "a size is a number and one of Ki, Mi, Gi, Ti, k, M, G, T, for example \"512Mi\"",
+                },
+                {
+                    "rule": "self.matches('[1-9]')",
+                    "message": "a size must be more than zero, for example \"512Mi\"",
+                },
+            ],
         })
     }
 }

@@ -7,7 +7,7 @@ use crate::rules::Violation;
 
 /// What serde expects, and how a manifest's author would call it.
 const EXPECTED: [(&str, &str); 10] = [
-    ("expected u16", "expected a whole number of 0 or more"),
+    ("expected u16", "expected a whole number of 1 to 65535"),
     ("expected u32", "expected a whole number of 0 or more"),
     ("expected i32", "expected a whole number"),
     ("expected f64", "expected a number"),

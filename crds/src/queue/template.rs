@@ -21,7 +21,7 @@ use crate::quantity::ByteSize;
         "prePull needs pull: true, since it fetches the image from a registry"
     ),
     validation = (
-        "quantity(self.memory).compareTo(quantity('6Mi')) >= 0",
+        "!isQuantity(self.memory) || quantity(self.memory).compareTo(quantity('6Mi')) >= 0",
         "memory must be at least 6Mi, the least that Docker accepts"
     )
 )]
