@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Installs what building and running need and this machine lacks (Debian 12 or later).
+# Usage: install-deps.sh [build|run|test]...
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. scripts/lib.sh
+
+[ -x "$HOME/.cargo/bin/cargo" ] && PATH="$HOME/.cargo/bin:$PATH"
+for part in "$@"; do
+  case $part in
+  build)
+    have cargo || die "Rust is missing: install it with rustup, see https://rustup.rs"
+    have cc && [ -e /usr/include/stdio.h ] || apt_install gcc libc6-dev
+    ;;
+  run)
+    # An engine that runs already is used as it is, whoever packaged it.
+    have docker dockerd || [ -S /var/run/docker.sock ] && have docker || apt_install docker.io
+    have iptables || apt_install iptables
+    have debootstrap || apt_install debootstrap
+    [ -x /bin/busybox ] && /bin/busybox true && ! ldd /bin/busybox >/dev/null 2>&1 ||
+      apt_install busybox-static
+    have python3 && python3 -m pip --version >/dev/null 2>&1 ||
+      apt_install python3 python3-pip ca-certificates
+    ;;
+  test)
+    have qemu-system-x86_64 || apt_install qemu-system-x86
+    have cpio || apt_install cpio
+    ;;
+  *) die "unknown part '$part': use build, run or test" ;;
+  esac
+done
