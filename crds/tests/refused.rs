@@ -44,11 +44,31 @@ fn schema(kind: &str) -> Value {
         .unwrap()
 }
 
+/// Whole numbers where the schema says `number` become floating point, as in the API
+/// server, whose CEL is typed by the schema.
+fn type_numbers(schema: &Value, value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                type_numbers(&schema["properties"][name], value);
+            }
+        }
+        Value::Array(items) => {
+            items.iter_mut().for_each(|item| type_numbers(&schema["items"], item));
+        }
+        Value::Number(number) if schema["type"] == "number" => {
+            *value = Value::from(number.as_f64().unwrap());
+        }
+        _ => {}
+    }
+}
+
 /// Messages of the CEL rules that a document breaks.
 fn broken_rules(text: &str) -> BTreeSet<String> {
-    let object: Value = serde_yaml::from_str(text).unwrap();
+    let mut object: Value = serde_yaml::from_str(text).unwrap();
     let schema = schema(object["kind"].as_str().unwrap());
-    match kube_cel::validation::Validator::new().validate(&schema, &object, None) {
+    type_numbers(&schema, &mut object);
+    match kube_cel::Validator::new().validate(&schema, &object, None) {
         Ok(()) => BTreeSet::new(),
         Err(errors) => errors.into_vec().into_iter().map(|error| error.message).collect(),
     }

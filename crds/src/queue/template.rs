@@ -163,7 +163,7 @@ pub struct NetworkAccess {
     #[x_kube(
         merge_strategy = ListMerge::Set,
         validation = (
-            "self.all(d, d.matches('^([0-9]{1,3}([.][0-9]{1,3}){3}|[[][0-9a-fA-F:.]{2,45}[]])/[0-9]{1,3}(:[0-9]{1,5})?$'))",
+            "self.all(d, d.matches('^([0-9]{1,3}([.][0-9]{1,3}){3}|\\\\[[0-9a-fA-F:.]{2,45}\\\\])/[0-9]{1,3}(:[0-9]{1,5})?$'))",
             "each of allow is a network with an optional port, for example \"10.0.0.0/8\" or \"10.1.2.3/32:443\""
         )
     )]
