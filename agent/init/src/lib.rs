@@ -2,6 +2,14 @@
 //!
 //! It starts actions as another user, streams their output, says how they ended
 //! and reaps what is left. It keeps running actions and unacknowledged ends while
-//! no agent is connected.
+//! no agent is connected. It has one thread, waits in `poll` and sets no timer.
 
+mod action;
+mod connection;
+mod files;
+pub mod options;
+mod output;
 pub mod protocol;
+pub mod server;
+mod spawn;
+mod transfer;

@@ -1,0 +1,410 @@
+//! The cgroup module on a real cgroup file system, v1 or v2, whichever this machine
+//! has. Needs root. `e2e/cgroup-v2` runs this same program in a virtual machine.
+//! `ROLLWRIGHT_CGROUP_ROOT` gives another root than `/sys/fs/cgroup`.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rollwright_agent::cgroup::{
+    ActionCgroup, CgroupError, Controller, CoreList, CpuGrant, Hierarchy, SandboxCgroup,
+    container_cgroup,
+};
+
+/// Generous: a slow machine is no failure.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A cgroup that stands for a container's, and processes in it, all gone at the end.
+struct Container {
+    hierarchy: Hierarchy,
+    path: PathBuf,
+    init: Child,
+}
+
+impl Container {
+    /// `None`, and the reason printed, where this cannot be tested.
+    fn new() -> Option<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let root = std::env::var_os("ROLLWRIGHT_CGROUP_ROOT")
+            .map_or_else(|| PathBuf::from("/sys/fs/cgroup"), PathBuf::from);
+        let hierarchy = match Hierarchy::detect(&root) {
+            Ok(hierarchy) => hierarchy,
+            Err(error) => return skip(&error.to_string()),
+        };
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = PathBuf::from(format!("rollwright-test-{}-{number}", std::process::id()));
+        for dir in directories(&hierarchy, &path) {
+            if let Err(error) = fs::create_dir(&dir) {
+                return skip(&format!("cannot create {}: {error}", dir.display()));
+            }
+        }
+        match &hierarchy {
+            Hierarchy::V1 { mounts, .. } => {
+                let cpuset = &mounts[&Controller::Cpuset];
+                for name in ["cpuset.mems", "cpuset.cpus"] {
+                    let all = fs::read_to_string(cpuset.join(name)).unwrap();
+                    fs::write(cpuset.join(&path).join(name), all.trim()).unwrap();
+                }
+            }
+            Hierarchy::V2 { root } => {
+                let enabled = fs::read_to_string(root.join("cgroup.subtree_control")).unwrap();
+                for name in ["cpuset", "cpu", "memory", "pids"] {
+                    assert!(enabled.contains(name), "enable {name} in {}", root.display());
+                }
+            }
+        }
+        let init = Command::new("sleep").arg("1000").spawn().unwrap();
+        let container = Self { hierarchy, path, init };
+        container.take_in(container.init.id());
+        Some(container)
+    }
+
+    fn take_in(&self, pid: u32) {
+        for dir in directories(&self.hierarchy, &self.path) {
+            fs::write(dir.join("cgroup.procs"), pid.to_string()).unwrap();
+        }
+    }
+
+    fn adopt(&self) -> SandboxCgroup {
+        SandboxCgroup::adopt(&self.hierarchy, &self.path).unwrap()
+    }
+
+    fn file(&self, controller: Controller, cgroup: &str, name: &str) -> PathBuf {
+        directory(&self.hierarchy, controller, &self.path).join(cgroup).join(name)
+    }
+
+    fn read(&self, controller: Controller, cgroup: &str, name: &str) -> String {
+        let path = self.file(controller, cgroup, name);
+        fs::read_to_string(&path)
+            .unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+            .trim()
+            .to_owned()
+    }
+
+    fn read_v1_or_v2(&self, controller: Controller, cgroup: &str, names: [&str; 2]) -> String {
+        self.read(controller, cgroup, names[usize::from(self.hierarchy.is_v2())])
+    }
+
+    fn set_v1_or_v2(&self, controller: Controller, names: [&str; 2], value: &str) {
+        let name = names[usize::from(self.hierarchy.is_v2())];
+        fs::write(self.file(controller, "", name), value).unwrap();
+    }
+
+    /// Weight in thousandths of a unit.
+    fn weight(&self, cgroup: &str) -> u64 {
+        let text = self.read_v1_or_v2(Controller::Cpu, cgroup, ["cpu.shares", "cpu.weight"]);
+        let per_unit = if self.hierarchy.is_v2() { 100 } else { 1024 };
+        text.parse::<u64>().unwrap() * 1000 / per_unit
+    }
+
+    fn is_idle(&self, cgroup: &str) -> bool {
+        self.read(Controller::Cpu, cgroup, "cpu.idle") == "1"
+    }
+
+    fn cores_of(&self, cgroup: &str) -> CoreList {
+        self.read(Controller::Cpuset, cgroup, "cpuset.cpus").parse().unwrap()
+    }
+
+    fn all_cores(&self) -> CoreList {
+        self.read_v1_or_v2(Controller::Cpuset, "", ["cpuset.cpus", "cpuset.cpus.effective"])
+            .parse()
+            .unwrap()
+    }
+
+    /// Runs a script as an action's first process, entered before it starts.
+    fn run(&self, action: &ActionCgroup, script: &str) -> Child {
+        let mut child = Command::new("sh")
+            .args(["-c", &format!("read go; {script}")])
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        if let Hierarchy::V1 { mounts, .. } = &self.hierarchy {
+            // A child of the helper is born in the container's.
+            let procs = mounts[&Controller::Pids].join(&self.path).join("cgroup.procs");
+            fs::write(procs, child.id().to_string()).unwrap();
+        }
+        for fd in action.procs_fds().unwrap() {
+            fs::File::from(fd).write_all(child.id().to_string().as_bytes()).unwrap();
+        }
+        child.stdin.take().unwrap().write_all(b"\n").unwrap();
+        child
+    }
+}
+
+impl Drop for Container {
+    fn drop(&mut self) {
+        if let Ok(sandbox) = SandboxCgroup::adopt(&self.hierarchy, &self.path) {
+            for name in sandbox.actions().unwrap_or_default() {
+                let grant = CpuGrant { cores: self.all_cores(), units: 1.0 };
+                if let Ok(action) = sandbox.open_action(&name, &grant) {
+                    let _ = action.kill(LIMIT);
+                    let _ = action.park();
+                }
+            }
+            let _ = sandbox.kill_parked(LIMIT);
+        }
+        let _ = self.init.kill();
+        let _ = self.init.wait();
+        for dir in directories(&self.hierarchy, &self.path) {
+            for child in ["parked", "init"] {
+                let _ = until(|| {
+                    let child = dir.join(child);
+                    !child.exists() || fs::remove_dir(&child).is_ok()
+                });
+            }
+            let _ = until(|| fs::remove_dir(&dir).is_ok());
+        }
+    }
+}
+
+fn skip<T>(reason: &str) -> Option<T> {
+    // Past the capture of the test harness: a test that did not test says so.
+    let _ = writeln!(std::io::stderr(), "SKIPPED, nothing was tested: {reason}");
+    None
+}
+
+fn directory(hierarchy: &Hierarchy, controller: Controller, path: &Path) -> PathBuf {
+    match hierarchy {
+        Hierarchy::V1 { mounts, .. } => mounts[&controller].join(path),
+        Hierarchy::V2 { root } => root.join(path),
+    }
+}
+
+fn directories(hierarchy: &Hierarchy, path: &Path) -> Vec<PathBuf> {
+    let mut all: Vec<_> = match hierarchy {
+        Hierarchy::V1 { mounts, .. } => mounts.values().map(|mount| mount.join(path)).collect(),
+        Hierarchy::V2 { root } => vec![root.join(path)],
+    };
+    all.sort();
+    all.dedup();
+    all
+}
+
+/// Waits for a condition; false after a generous limit.
+fn until(mut condition: impl FnMut() -> bool) -> bool {
+    let begun = Instant::now();
+    while !condition() {
+        if begun.elapsed() > LIMIT {
+            return false;
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
+    true
+}
+
+fn grant(cores: &[u32], units: f64) -> CpuGrant {
+    CpuGrant { cores: cores.iter().copied().collect(), units }
+}
+
+#[test]
+fn a_container_is_found_and_adopted_any_number_of_times() {
+    let Some(container) = Container::new() else { return };
+    let find = || container_cgroup(&container.hierarchy, Path::new("/proc"), container.init.id());
+    assert_eq!(find().unwrap(), container.path);
+    for _ in 0..3 {
+        let sandbox = container.adopt();
+        assert_eq!(find().unwrap(), container.path);
+        assert!(container.is_idle(""), "nothing runs in it");
+        assert_eq!(sandbox.actions().unwrap(), Vec::<String>::new());
+    }
+    assert_eq!(
+        container.hierarchy.is_v2(),
+        container.file(Controller::Cpu, "init", "cgroup.procs").exists()
+    );
+}
+
+#[test]
+fn an_action_gets_its_cores_and_weight_and_the_sandbox_their_sum() {
+    let Some(container) = Container::new() else { return };
+    let sandbox = container.adopt();
+    let one = sandbox.create_action(&grant(&[1], 1.0)).unwrap();
+    assert_eq!(container.cores_of(one.name()), grant(&[1], 1.0).cores);
+    assert_eq!(container.weight(one.name()), 1000);
+    assert_eq!(container.weight(""), 1000);
+    assert!(!container.is_idle(""));
+    let share = sandbox.create_action(&grant(&[0], 0.25)).unwrap();
+    assert_eq!(container.weight(share.name()), 250);
+    assert_eq!(container.weight(""), 1250);
+    one.resize(&grant(&[0, 1], 2.0)).unwrap();
+    assert_eq!(container.cores_of(one.name()), grant(&[0, 1], 2.0).cores);
+    assert_eq!(container.weight(one.name()), 2000);
+    assert_eq!(container.weight(""), 2250);
+    one.park().unwrap();
+    assert_eq!(container.weight(""), 250);
+    share.park().unwrap();
+    assert!(container.is_idle(""));
+    assert_eq!(sandbox.actions().unwrap(), Vec::<String>::new());
+    // The kernel forgets the weight of an idle group: it must come back whole.
+    let again = sandbox.create_action(&grant(&[1], 0.5)).unwrap();
+    assert!(!container.is_idle(""));
+    assert_eq!(container.weight(""), 500);
+    again.park().unwrap();
+}
+
+#[test]
+fn cores_that_the_sandbox_has_not_are_refused_and_nothing_is_left() {
+    let Some(container) = Container::new() else { return };
+    let sandbox = container.adopt();
+    let error = sandbox.create_action(&grant(&[0, 4000], 1.0)).unwrap_err().to_string();
+    assert!(error.contains("cpuset.cpus"), "{error}");
+    assert!(matches!(sandbox.create_action(&grant(&[], 1.0)), Err(CgroupError::BadGrant { .. })));
+    assert!(matches!(sandbox.create_action(&grant(&[0], 0.0)), Err(CgroupError::BadGrant { .. })));
+    assert_eq!(sandbox.actions().unwrap(), Vec::<String>::new());
+    sandbox.create_action(&grant(&[0], 1.0)).unwrap().park().unwrap();
+    assert!(container.is_idle(""));
+}
+
+#[test]
+fn a_cgroup_made_ahead_is_the_next_actions() {
+    let Some(container) = Container::new() else { return };
+    let sandbox = container.adopt();
+    sandbox.prepare().unwrap();
+    sandbox.prepare().unwrap();
+    let ahead = sandbox.actions().unwrap();
+    assert_eq!(ahead.len(), 1);
+    assert!(container.is_idle(""));
+    let action = sandbox.create_action(&grant(&[0], 1.0)).unwrap();
+    assert_eq!(ahead, [action.name()]);
+    action.park().unwrap();
+}
+
+#[test]
+fn what_an_action_used_is_its_whole_trees() {
+    let Some(container) = Container::new() else { return };
+    let sandbox = container.adopt();
+    let action = sandbox.create_action(&grant(&[0, 1], 2.0)).unwrap();
+    let script = "(i=0; while [ $i -lt 30000 ]; do i=$((i+1)); done) & \
+                  dd if=/dev/zero of=/dev/null bs=16M count=1 2>/dev/null; wait";
+    assert!(container.run(&action, script).wait().unwrap().success());
+    let usage = action.usage().unwrap();
+    assert!(usage.cpu_s > 0.0, "{usage:?}");
+    assert!(usage.memory_peak_sampled || usage.memory_peak_bytes >= 16 << 20, "{usage:?}");
+    assert_eq!(usage.oom_kills, 0);
+    assert!(!action.is_populated().unwrap());
+    action.park().unwrap();
+}
+
+#[test]
+fn out_of_memory_is_counted_for_the_action_that_died() {
+    let Some(container) = Container::new() else { return };
+    let names = ["memory.limit_in_bytes", "memory.max"];
+    container.set_v1_or_v2(Controller::Memory, names, "33554432");
+    let sandbox = container.adopt();
+    let action = sandbox.create_action(&grant(&[0], 1.0)).unwrap();
+    let other = sandbox.create_action(&grant(&[0], 1.0)).unwrap();
+    let status = container
+        .run(&action, "exec dd if=/dev/zero of=/dev/null bs=128M count=1 2>/dev/null")
+        .wait()
+        .unwrap();
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(9));
+    assert_eq!(action.usage().unwrap().oom_kills, 1);
+    assert_eq!(other.usage().unwrap().oom_kills, 0);
+    action.park().unwrap();
+    other.park().unwrap();
+}
+
+#[test]
+fn a_kill_reaches_daemons_that_left_their_session() {
+    let Some(container) = Container::new() else { return };
+    let sandbox = container.adopt();
+    let action = sandbox.create_action(&grant(&[0], 1.0)).unwrap();
+    let script = "(setsid sh -c '(sleep 1000 &) ; sleep 1000' >/dev/null 2>&1 &) ; exit 3";
+    assert_eq!(container.run(&action, script).wait().unwrap().code(), Some(3));
+    assert!(until(|| action.is_populated().unwrap()));
+    action.kill(LIMIT).unwrap();
+    assert!(!action.is_populated().unwrap());
+    assert_eq!(action.park().unwrap().parked, 0);
+}
+
+#[test]
+fn a_fork_bomb_is_killed() {
+    let Some(container) = Container::new() else { return };
+    container.set_v1_or_v2(Controller::Pids, ["pids.max", "pids.max"], "100");
+    let sandbox = container.adopt();
+    let action = sandbox.create_action(&grant(&[0, 1], 1.0)).unwrap();
+    let mut bomb = container.run(&action, "bomb() { bomb & bomb; }; bomb 2>/dev/null");
+    let current = || container.read(Controller::Pids, "", "pids.current");
+    assert!(until(|| current().parse::<u32>().unwrap() >= 90), "it never exploded");
+    action.kill(LIMIT).unwrap();
+    bomb.wait().unwrap();
+    assert!(!action.is_populated().unwrap());
+    action.park().unwrap();
+}
+
+#[test]
+fn a_kill_of_nothing_is_no_error() {
+    let Some(container) = Container::new() else { return };
+    let sandbox = container.adopt();
+    let action = sandbox.create_action(&grant(&[0], 1.0)).unwrap();
+    action.kill(LIMIT).unwrap();
+    action.kill(LIMIT).unwrap();
+    action.park().unwrap();
+}
+
+#[test]
+fn what_is_left_behind_is_parked_idle_and_confined() {
+    let Some(container) = Container::new() else { return };
+    let sandbox = container.adopt();
+    assert_eq!(sandbox.parked_processes().unwrap(), 0);
+    let action = sandbox.create_action(&grant(&[1], 1.0)).unwrap();
+    container.run(&action, "(sleep 1000 &) ; exit 0").wait().unwrap();
+    assert!(until(|| action.is_populated().unwrap()));
+    let left = action.park().unwrap();
+    assert_eq!((left.parked, left.killed), (1, false));
+    assert_eq!(sandbox.parked_processes().unwrap(), 1);
+    assert!(container.is_idle("parked"));
+    assert!(container.is_idle(""));
+    assert_eq!(container.cores_of("parked"), container.all_cores());
+
+    let next = sandbox.create_action(&grant(&[1], 1.0)).unwrap();
+    assert_eq!(container.cores_of("parked"), next_cores(&[1]));
+    next.resize(&grant(&[0], 1.0)).unwrap();
+    assert_eq!(container.cores_of("parked"), next_cores(&[0]));
+    next.park().unwrap();
+    sandbox.set_parked_cores(Some(next_cores(&[0]))).unwrap();
+    assert_eq!(container.cores_of("parked"), next_cores(&[0]));
+    sandbox.kill_parked(LIMIT).unwrap();
+    assert_eq!(sandbox.parked_processes().unwrap(), 0);
+}
+
+fn next_cores(cores: &[u32]) -> CoreList {
+    cores.iter().copied().collect()
+}
+
+#[test]
+fn after_a_restart_a_running_action_is_found_again() {
+    let Some(container) = Container::new() else { return };
+    let sandbox = container.adopt();
+    let action = sandbox.create_action(&grant(&[1], 1.0)).unwrap();
+    let name = action.name().to_owned();
+    let mut child = container.run(&action, "sleep 1000");
+    drop((action, sandbox));
+
+    let sandbox = container.adopt();
+    assert_eq!(sandbox.actions().unwrap(), [name.as_str()]);
+    assert!(!container.is_idle(""), "its action still runs");
+    let action = sandbox.open_action(&name, &grant(&[1], 1.0)).unwrap();
+    assert!(action.is_populated().unwrap());
+    let other = sandbox.create_action(&grant(&[0], 1.0)).unwrap();
+    assert_ne!(other.name(), name);
+    other.park().unwrap();
+    action.kill(LIMIT).unwrap();
+    child.wait().unwrap();
+    action.park().unwrap();
+    assert!(container.is_idle(""));
+    let gone = sandbox.open_action(&name, &grant(&[1], 1.0)).unwrap_err();
+    assert!(gone.is_gone(), "{gone}");
+}
+
+#[test]
+fn a_removed_container_is_said_to_be_gone() {
+    let Some(container) = Container::new() else { return };
+    let error = SandboxCgroup::adopt(&container.hierarchy, Path::new("rollwright-test-no-such"))
+        .unwrap_err();
+    assert!(error.is_gone(), "{error}");
+    assert!(error.to_string().contains("rollwright-test-no-such"), "{error}");
+}
