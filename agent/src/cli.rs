@@ -1,0 +1,178 @@
+//! The command line of `rollwright-agent`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use clap::{Parser, ValueEnum};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use crate::config::AgentConfig;
+use crate::http::HttpConfig;
+use crate::link::{Endpoint, TlsFiles};
+use crate::policy::Policy;
+use crate::topology::Reserved;
+
+/// Runs actions on this node for a Rollwright queue, in Docker sandboxes, each
+/// with CPU of its own only while it runs.
+///
+/// It dials the queue and listens on no port but metrics. It needs root, Docker's
+/// socket, the host's process and cgroup namespaces, and a state directory that
+/// has the same path for Docker as for itself.
+///
+/// Against a queue on this machine:
+///   rollwright-agent --queue unix:/run/rollwright/queue.sock --node $(hostname)
+///
+/// Against a queue elsewhere (mutual TLS, never plain HTTP):
+///   rollwright-agent --queue <https://queue.rl.svc:7443> --node n1
+///     --tls-ca ca.pem --tls-cert tls.pem --tls-key key.pem
+#[derive(Debug, Parser)]
+#[command(name = "rollwright-agent", version, verbatim_doc_comment)]
+pub struct Cli {
+    /// Queue to dial: unix:/path or <https://host:port>
+    #[arg(long, env = "ROLLWRIGHT_QUEUE")]
+    queue: String,
+    /// Certificate authority of the queue, PEM
+    #[arg(long, env = "ROLLWRIGHT_TLS_CA")]
+    tls_ca: Option<PathBuf>,
+    /// Certificate chain of this agent, PEM; read again at each connection
+    #[arg(long, env = "ROLLWRIGHT_TLS_CERT")]
+    tls_cert: Option<PathBuf>,
+    /// Private key of this agent, PEM
+    #[arg(long, env = "ROLLWRIGHT_TLS_KEY")]
+    tls_key: Option<PathBuf>,
+    /// Name of this node, unique in its pool
+    #[arg(long, env = "ROLLWRIGHT_NODE")]
+    node: String,
+    /// ResourcePool that this node belongs to
+    #[arg(long, env = "ROLLWRIGHT_POOL", default_value = "default")]
+    pool: String,
+    /// Docker's unix socket
+    #[arg(long, default_value = "/var/run/docker.sock")]
+    docker_socket: PathBuf,
+    /// Directory of sockets and records; must survive a restart of the agent
+    #[arg(long, default_value = "/var/lib/rollwright/agent")]
+    state_dir: PathBuf,
+    /// The static helper that is process 1 of every sandbox [default: beside this program]
+    #[arg(long)]
+    init: Option<PathBuf>,
+    /// Where the cgroup file systems are mounted
+    #[arg(long, default_value = "/sys/fs/cgroup")]
+    cgroup_root: PathBuf,
+    /// Cgroup that Docker makes sandboxes below [default: Docker's own]
+    #[arg(long)]
+    cgroup_parent: Option<String>,
+    /// Cores that no action gets, such as 0,8-9
+    #[arg(long, default_value = "")]
+    reserved_cores: String,
+    /// Memory that no sandbox gets, in MiB
+    #[arg(long, default_value_t = 1024)]
+    reserved_memory_mib: u64,
+    /// This node's own policy (YAML or JSON): images, maxMemoryBytes, maxPids,
+    /// network, closedCidrs, forbiddenCidrs, pull
+    #[arg(long)]
+    policy: Option<PathBuf>,
+    /// Sandboxes that are made ready at the same time
+    #[arg(long, default_value_t = 4)]
+    resets_at_once: usize,
+    /// Remove all sandboxes when the agent is told to end
+    #[arg(long)]
+    remove_on_exit: bool,
+    /// Address of /metrics and /healthz
+    #[arg(long, default_value = "127.0.0.1:9464")]
+    metrics_addr: SocketAddr,
+    /// File with the token that scrapers send; needed on any address but loopback
+    #[arg(long)]
+    metrics_token_file: Option<PathBuf>,
+    /// Form of the log
+    #[arg(long, value_enum, default_value_t = LogFormat::Text)]
+    log_format: LogFormat,
+}
+
+/// Form of the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum LogFormat {
+    /// A line for people.
+    Text,
+    /// A JSON object a line.
+    Json,
+}
+
+impl Cli {
+    /// Runs the agent until it is told to end by SIGTERM or SIGINT.
+    pub async fn run(self) -> anyhow::Result<()> {
+        start_log(self.log_format);
+        let (config, endpoint) = self.settings()?;
+        let shutdown = CancellationToken::new();
+        let mut terminate = signal(SignalKind::terminate()).context("cannot take signals")?;
+        let told = shutdown.clone();
+        tokio::spawn(async move {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = tokio::signal::ctrl_c() => {}
+            }
+            told.cancel();
+        });
+        crate::run(config, endpoint, shutdown).await?;
+        Ok(())
+    }
+
+    fn settings(self) -> anyhow::Result<(AgentConfig, Endpoint)> {
+        let tls = TlsFiles { ca: self.tls_ca, cert: self.tls_cert, key: self.tls_key };
+        let endpoint = Endpoint::parse(&self.queue, tls)?;
+        let cores: crate::cgroup::CoreList =
+            self.reserved_cores.parse().context("--reserved-cores")?;
+        let token = self.metrics_token_file.as_ref().map(|path| {
+            let text = std::fs::read_to_string(path);
+            text.with_context(|| format!("cannot read --metrics-token-file {}", path.display()))
+        });
+        let token = token.transpose()?.map(|token| token.trim().to_owned());
+        anyhow::ensure!(token.as_deref() != Some(""), "the file of --metrics-token-file is empty");
+        let reserved = Reserved {
+            cores: cores.iter().collect(),
+            memory_bytes: self.reserved_memory_mib.saturating_mul(1 << 20),
+        };
+        let config = AgentConfig {
+            pool: self.pool,
+            docker_socket: self.docker_socket,
+            state_dir: self.state_dir,
+            init: self.init.map_or_else(init_beside_us, Ok)?,
+            cgroup_root: self.cgroup_root,
+            cgroup_parent: self.cgroup_parent,
+            reserved,
+            policy: self.policy.as_deref().map(Policy::read).transpose()?.unwrap_or_default(),
+            resets_at_once: self.resets_at_once,
+            remove_on_exit: self.remove_on_exit,
+            http: Some(HttpConfig { address: self.metrics_addr, token }),
+            ..AgentConfig::new(self.node)
+        };
+        Ok((config, endpoint))
+    }
+}
+
+fn init_beside_us() -> anyhow::Result<PathBuf> {
+    let us = std::env::current_exe().context("cannot find this program's own path")?;
+    Ok(us.with_file_name("rollwright-init"))
+}
+
+fn start_log(format: LogFormat) {
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    match format {
+        LogFormat::Text => log.init(),
+        LogFormat::Json => log.json().init(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        use clap::CommandFactory as _;
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,80 @@
+//! Labels of our containers and networks: enough to find them again after a restart.
+
+use std::collections::HashMap;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use prost::Message as _;
+use rollwright_proto::v1::SandboxSpec;
+
+/// Marks what is ours; its value is the sort of object (`sandbox`, `network`).
+pub const MANAGED: &str = "rollwright.dev/managed";
+/// Node name of the agent that made it.
+pub const AGENT: &str = "rollwright.dev/agent";
+/// Trajectory that it was made for; absent on a warm sandbox.
+pub const TRAJECTORY: &str = "rollwright.dev/trajectory";
+/// Template's name.
+pub const TEMPLATE: &str = "rollwright.dev/template";
+/// Memory in bytes.
+pub const MEMORY: &str = "rollwright.dev/memory";
+/// The whole `SandboxSpec`, as base64 of its protobuf form.
+pub const SPEC: &str = "rollwright.dev/spec";
+
+/// Value of [`MANAGED`] on containers.
+pub const SANDBOX: &str = "sandbox";
+/// Value of [`MANAGED`] on networks.
+pub const NETWORK: &str = "network";
+
+/// The labels of a sandbox; `trajectory` is absent for a warm one.
+pub fn of_sandbox(
+    agent: &str,
+    trajectory: Option<&str>,
+    spec: &SandboxSpec,
+) -> HashMap<String, String> {
+    let mut labels = HashMap::from([
+        (MANAGED.to_owned(), SANDBOX.to_owned()),
+        (AGENT.to_owned(), agent.to_owned()),
+        (TEMPLATE.to_owned(), spec.template.clone()),
+        (MEMORY.to_owned(), spec.memory_bytes.to_string()),
+        (SPEC.to_owned(), STANDARD.encode(spec.encode_to_vec())),
+    ]);
+    if let Some(trajectory) = trajectory {
+        labels.insert(TRAJECTORY.to_owned(), trajectory.to_owned());
+    }
+    labels
+}
+
+/// The spec that a sandbox was made from; `None` when the labels are not ours.
+pub fn spec_of(labels: &HashMap<String, String>) -> Option<SandboxSpec> {
+    let bytes = STANDARD.decode(labels.get(SPEC)?).ok()?;
+    SandboxSpec::decode(bytes.as_slice()).ok()
+}
+
+/// Docker's label filters for everything of one agent and sort.
+pub fn filter(agent: &str, sort: &str) -> HashMap<String, Vec<String>> {
+    HashMap::from([(
+        "label".to_owned(),
+        vec![format!("{MANAGED}={sort}"), format!("{AGENT}={agent}")],
+    )])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_spec_survives_in_the_labels() {
+        let spec = SandboxSpec {
+            template: "swe".into(),
+            image: "python:3".into(),
+            memory_bytes: 5,
+            env: [("A".to_owned(), "ü=\n".to_owned())].into(),
+            ..Default::default()
+        };
+        let labels = of_sandbox("node", Some("t/1"), &spec);
+        assert_eq!(spec_of(&labels), Some(spec));
+        assert_eq!(labels.get(TRAJECTORY).map(String::as_str), Some("t/1"));
+        let broken = HashMap::from([(SPEC.to_owned(), "%%%".to_owned())]);
+        assert_eq!(spec_of(&broken), None);
+    }
+}

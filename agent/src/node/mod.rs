@@ -1,0 +1,158 @@
+//! The node: sandboxes and actions of one agent. One task owns the state; it
+//! takes the queue's messages and says what became of them, over any link.
+
+mod actions;
+mod actor;
+mod adopt;
+mod files;
+mod sandboxes;
+mod upkeep;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rollwright_core::fault::Fault;
+use rollwright_proto::v1::{AgentMessage, QueueMessage};
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio_util::task::TaskTracker;
+
+use crate::cgroup::Hierarchy;
+use crate::config::{AgentConfig, ConfigError};
+use crate::docker::Engine;
+use crate::images::Images;
+use crate::images::gc::Ledger;
+use crate::metrics::Metrics;
+use crate::network::Networks;
+use crate::reset::Ground;
+use crate::sandbox::Places;
+use crate::topology::{self, TopologyError};
+use actor::Actor;
+
+/// Messages of the queue that wait for the node.
+const INBOX: usize = 1024;
+/// Reports of runners that wait for the node.
+const REPORTS: usize = 4096;
+
+/// Why a node cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// A setting is wrong.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// Docker or the state directory cannot be used.
+    #[error("{0}")]
+    Fault(#[from] Fault),
+    /// The machine cannot be described.
+    #[error(transparent)]
+    Topology(#[from] TopologyError),
+    /// The cgroup file systems cannot be used.
+    #[error(transparent)]
+    Cgroup(#[from] crate::cgroup::CgroupError),
+}
+
+/// What comes in from outside.
+#[derive(Debug)]
+enum Input {
+    /// A message of the queue.
+    Queue(QueueMessage),
+    /// A stream stands: node --messages--> queue.
+    LinkUp(mpsc::Sender<AgentMessage>),
+    /// It is gone.
+    LinkDown,
+    /// End, and say when it is done.
+    Stop(oneshot::Sender<()>),
+}
+
+/// A running node, to be given messages. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct NodeHandle {
+    inbox_tx: mpsc::Sender<Input>,
+    engine: Engine,
+    disk_free: Arc<AtomicU64>,
+}
+
+impl NodeHandle {
+    /// Hands over a message of the queue; fails when the node has stopped.
+    pub async fn handle(&self, message: QueueMessage) -> Result<(), ()> {
+        self.inbox_tx.send(Input::Queue(message)).await.map_err(drop)
+    }
+
+    /// A stream stands. The node's hello is the first message into it, then
+    /// whatever the queue has not acknowledged.
+    pub async fn link_up(&self, outbox_tx: mpsc::Sender<AgentMessage>) -> Result<(), ()> {
+        self.inbox_tx.send(Input::LinkUp(outbox_tx)).await.map_err(drop)
+    }
+
+    /// The stream is gone.
+    pub async fn link_down(&self) {
+        // A stopped node knows.
+        let _ = self.inbox_tx.send(Input::LinkDown).await;
+    }
+
+    /// Ends the node: resets are cancelled, and with `remove_on_exit` all sandboxes go.
+    pub async fn stop(&self) {
+        let (done_tx, done_rx) = oneshot::channel();
+        if self.inbox_tx.send(Input::Stop(done_tx)).await.is_ok() {
+            // An error is the end as well.
+            let _ = done_rx.await;
+        }
+    }
+
+    /// Free bytes of the disk that sandboxes are on, as last looked at.
+    pub fn disk_free_bytes(&self) -> u64 {
+        self.disk_free.load(Ordering::Relaxed)
+    }
+
+    /// The engine that it uses.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+}
+
+/// Starts a node: finds sandboxes of an earlier process again, removes what is
+/// no use any more, and then takes messages.
+pub async fn start(config: AgentConfig, metrics: Arc<Metrics>) -> Result<NodeHandle, NodeError> {
+    config.validate()?;
+    let topology = topology::discover(&config.system_root, &config.reserved)?;
+    let hierarchy = Hierarchy::detect(&config.cgroup_root)?;
+    let places = Places::new(&config.state_dir)?;
+    let engine = Engine::connect(&config.docker_socket).await?;
+    engine.capabilities().await?;
+    let root_dir = engine.root_dir().await?;
+    let (reports_tx, reports_rx) = mpsc::channel(REPORTS);
+    let ground = Arc::new(Ground {
+        images: Images::new(engine.clone(), Ledger::open(Some(places.pulled()))),
+        networks: Networks::new(engine.clone(), config.node.clone()),
+        places,
+        hierarchy,
+        cores: topology.numa.iter().flatten().copied().collect(),
+        metrics,
+        slots: Semaphore::new(config.resets_at_once.max(1)),
+        tracker: TaskTracker::new(),
+        reports_tx,
+        engine: engine.clone(),
+        config,
+    });
+    let disk_free = Arc::new(AtomicU64::new(free_bytes(&root_dir).map_or(0, |disk| disk.free)));
+    let (inbox_tx, inbox_rx) = mpsc::channel(INBOX);
+    let mut actor = Actor::new(ground, topology, root_dir, Arc::clone(&disk_free));
+    actor.adopt().await?;
+    tokio::spawn(actor.run(inbox_rx, reports_rx));
+    Ok(NodeHandle { inbox_tx, engine, disk_free })
+}
+
+/// Size of a file system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Disk {
+    /// Free bytes for everyone.
+    free: u64,
+    /// Bytes in all.
+    all: u64,
+}
+
+fn free_bytes(path: &Path) -> Option<Disk> {
+    // Docker's root may be out of this process's sight: then nothing is known.
+    let stat = rustix::fs::statvfs(path).ok()?;
+    Some(Disk { free: stat.f_bavail * stat.f_frsize, all: stat.f_blocks * stat.f_frsize })
+}

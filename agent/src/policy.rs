@@ -1,0 +1,324 @@
+//! The agent's own policy: what this node runs, whatever the queue asks for.
+//! Checked before anything is done.
+
+use std::path::{Path, PathBuf};
+
+use rollwright_core::fault::Fault;
+use rollwright_proto::v1::SandboxSpec;
+use serde::Deserialize;
+
+use crate::fault;
+
+/// Uid that actions run as where the template does not say.
+pub const DEFAULT_UID: u32 = 1000;
+
+/// What this node accepts. Read from YAML or JSON; each field has a default.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Policy {
+    /// Image references that may run, as globs (`*` stands for any characters).
+    pub images: Vec<String>,
+    /// Most memory of one sandbox, in bytes.
+    pub max_memory_bytes: u64,
+    /// Most processes and threads of one sandbox.
+    pub max_pids: u32,
+    /// Whether a template may ask for network.
+    pub network: bool,
+    /// Networks that no sandbox reaches unless the template names a part of them.
+    /// Link-local addresses (cloud metadata) and the node itself are always closed.
+    pub closed_cidrs: Vec<String>,
+    /// Networks that no template may name in `allow`.
+    pub forbidden_cidrs: Vec<String>,
+    /// Whether a missing image may be pulled from a registry.
+    pub pull: bool,
+    /// Most bytes kept of each of head and tail of an action's output.
+    pub max_output_bytes: u64,
+    /// Most memory of all tmpfs mounts of one sandbox, in bytes; they count
+    /// against the sandbox's memory as well.
+    pub max_tmpfs_bytes: u64,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            images: vec!["*".into()],
+            max_memory_bytes: 64 << 30,
+            max_pids: 16_384,
+            network: true,
+            closed_cidrs: ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10"]
+                .map(String::from)
+                .to_vec(),
+            forbidden_cidrs: vec!["169.254.0.0/16".into()],
+            pull: true,
+            max_output_bytes: 16 << 20,
+            max_tmpfs_bytes: 16 << 30,
+        }
+    }
+}
+
+/// A policy file that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum PolicyError {
+    /// The file could not be read.
+    #[error("cannot read the policy {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The file is not a policy.
+    #[error("{} is not a policy: {source}", path.display())]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// Which field, and why.
+        source: serde_yaml::Error,
+    },
+    /// A network is not written as a CIDR.
+    #[error("{}: {what}", path.display())]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong and what would be right.
+        what: String,
+    },
+}
+
+impl Policy {
+    /// Reads a policy from a YAML or JSON file.
+    pub fn read(path: &Path) -> Result<Self, PolicyError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| PolicyError::Read { path: path.into(), source })?;
+        let policy: Self = serde_yaml::from_str(&text)
+            .map_err(|source| PolicyError::Parse { path: path.into(), source })?;
+        for cidr in policy.closed_cidrs.iter().chain(&policy.forbidden_cidrs) {
+            cidr.parse::<crate::network::rules::Cidr>().map_err(|error| PolicyError::Invalid {
+                path: path.into(),
+                what: error.to_string(),
+            })?;
+        }
+        Ok(policy)
+    }
+
+    /// Refuses a sandbox that this node does not run, with a `user` fault.
+    pub fn check(&self, spec: &SandboxSpec) -> Result<(), Fault> {
+        check_shape(spec)?;
+        if !self.images.iter().any(|pattern| glob(pattern, &spec.image)) {
+            return Err(refused(format!(
+                "image `{}` is not on this node's allow-list ({}): use one that is, or add it to \
+                 `images` of the agent's policy",
+                spec.image,
+                self.images.join(", ")
+            )));
+        }
+        if spec.memory_bytes == 0 || spec.memory_bytes > self.max_memory_bytes {
+            return Err(refused(format!(
+                "memory of {} bytes: a sandbox on this node has 1 to {} bytes",
+                spec.memory_bytes, self.max_memory_bytes
+            )));
+        }
+        if spec.pids > self.max_pids {
+            return Err(refused(format!(
+                "{} processes: a sandbox on this node has at most {}",
+                spec.pids, self.max_pids
+            )));
+        }
+        let tmpfs = spec.tmpfs.iter().fold(0u64, |sum, t| sum.saturating_add(t.size_bytes));
+        if tmpfs > self.max_tmpfs_bytes {
+            return Err(refused(format!(
+                "{tmpfs} bytes of tmpfs: a sandbox on this node has at most {}",
+                self.max_tmpfs_bytes
+            )));
+        }
+        self.check_network(spec)
+    }
+
+    fn check_network(&self, spec: &SandboxSpec) -> Result<(), Fault> {
+        let Some(network) = spec.network.as_ref().filter(|network| network.enabled) else {
+            return Ok(());
+        };
+        if !self.network {
+            return Err(refused("this node gives sandboxes no network".to_owned()));
+        }
+        for entry in &network.allow {
+            let allowed: crate::network::rules::Allow =
+                entry.parse().map_err(|error| bad(format!("network.allow: {error}")))?;
+            for forbidden in &self.forbidden_cidrs {
+                let closed = forbidden.parse::<crate::network::rules::Cidr>();
+                if closed.is_ok_and(|closed| closed.overlaps(allowed.cidr)) {
+                    return Err(refused(format!(
+                        "network.allow names `{entry}`, which this node never opens ({forbidden})"
+                    )));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Checks what no policy can allow: the form of the request itself.
+fn check_shape(spec: &SandboxSpec) -> Result<(), Fault> {
+    if spec.image.is_empty()
+        || spec.image.starts_with('-')
+        || spec.image.contains(char::is_whitespace)
+    {
+        return Err(bad(format!("`{}` is not an image reference", spec.image)));
+    }
+    let workdir = workdir(spec);
+    check_path("workdir", workdir)?;
+    for mount in &spec.tmpfs {
+        check_path("tmpfs path", &mount.path)?;
+        if mount.path.starts_with("/.rollwright") || mount.path == "/" {
+            return Err(refused(format!("tmpfs on `{}`: that path is the agent's", mount.path)));
+        }
+        if mount.size_bytes == 0 {
+            return Err(bad(format!("tmpfs on `{}` needs a size of at least 1 byte", mount.path)));
+        }
+    }
+    for name in spec.env.keys() {
+        if name.is_empty() || name.contains(['=', '\0']) {
+            return Err(bad(format!("`{name}` is not the name of an environment variable")));
+        }
+    }
+    Ok(())
+}
+
+fn check_path(what: &str, path: &str) -> Result<(), Fault> {
+    let plain = path.starts_with('/')
+        && !path.contains(['\0', ':', ','])
+        && !path.split('/').any(|part| part == "..");
+    if plain {
+        return Ok(());
+    }
+    Err(bad(format!("{what} `{path}`: use an absolute path without `..`, `:` and `,`")))
+}
+
+/// The user and group that actions run as: never 0.
+pub fn uid(spec: &SandboxSpec) -> u32 {
+    if spec.uid == 0 { DEFAULT_UID } else { spec.uid }
+}
+
+/// The directory that actions start in.
+pub fn workdir(spec: &SandboxSpec) -> &str {
+    if spec.workdir.is_empty() { "/workspace" } else { &spec.workdir }
+}
+
+fn refused(message: String) -> Fault {
+    fault::user("PolicyRefused", message)
+}
+
+fn bad(message: String) -> Fault {
+    fault::user("InvalidSandbox", message)
+}
+
+/// True when `text` matches `pattern`, where `*` stands for any characters.
+fn glob(pattern: &str, text: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let Some(mut rest) = parts.next().and_then(|first| text.strip_prefix(first)) else {
+        return false;
+    };
+    let Some(last) = parts.next_back() else { return rest.is_empty() };
+    for part in parts {
+        let Some(at) = rest.find(part) else { return false };
+        rest = &rest[at + part.len()..];
+    }
+    rest.ends_with(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use rollwright_core::fault::FaultKind;
+    use rollwright_proto::v1::{Network, Tmpfs};
+
+    fn spec() -> SandboxSpec {
+        SandboxSpec { image: "python:3.11".into(), memory_bytes: 1 << 20, ..Default::default() }
+    }
+
+    #[test]
+    fn globs_match_whole_references() {
+        assert!(glob("*", "anything"));
+        assert!(glob("registry.local/*", "registry.local/team/image:1"));
+        assert!(glob("python:3.*-slim", "python:3.11-slim"));
+        assert!(!glob("python:3.*-slim", "python:3.11"));
+        assert!(!glob("python", "python:3"));
+        assert!(!glob("registry.local/*", "evil/registry.local/image"));
+    }
+
+    proptest! {
+        #[test]
+        fn a_text_matches_itself_and_any_cut_of_it(text in "[a-z/:.]{0,12}", cut in 0usize..13) {
+            prop_assert!(glob(&text, &text));
+            let cut = cut.min(text.len());
+            let pattern = format!("{}*", &text[..cut]);
+            prop_assert!(glob(&pattern, &text));
+            let pattern = format!("*{}", &text[cut..]);
+            prop_assert!(glob(&pattern, &text));
+        }
+    }
+
+    #[test]
+    fn each_limit_refuses_with_its_field() {
+        let policy = Policy {
+            images: vec!["python:*".into()],
+            max_memory_bytes: 1 << 30,
+            max_pids: 10,
+            network: false,
+            max_tmpfs_bytes: 100,
+            ..Policy::default()
+        };
+        assert_eq!(policy.check(&spec()), Ok(()));
+        let cases: [(&str, SandboxSpec); 6] = [
+            ("allow-list", SandboxSpec { image: "ubuntu".into(), ..spec() }),
+            ("memory", SandboxSpec { memory_bytes: 2 << 30, ..spec() }),
+            ("memory", SandboxSpec { memory_bytes: 0, ..spec() }),
+            ("processes", SandboxSpec { pids: 11, ..spec() }),
+            (
+                "tmpfs",
+                SandboxSpec {
+                    tmpfs: vec![Tmpfs { path: "/tmp".into(), size_bytes: 101 }],
+                    ..spec()
+                },
+            ),
+            (
+                "network",
+                SandboxSpec { network: Some(Network { enabled: true, allow: vec![] }), ..spec() },
+            ),
+        ];
+        for (word, spec) in cases {
+            let fault = policy.check(&spec).unwrap_err();
+            assert_eq!((fault.kind, fault.reason.as_ref()), (FaultKind::User, "PolicyRefused"));
+            assert!(fault.message.contains(word), "{} lacks {word}", fault.message);
+        }
+    }
+
+    #[test]
+    fn paths_that_could_smuggle_mount_options_are_refused() {
+        for path in ["relative", "/a/../b", "/a:rw", "/a,exec", ""] {
+            let tmpfs = vec![Tmpfs { path: path.into(), size_bytes: 1 }];
+            assert!(Policy::default().check(&SandboxSpec { tmpfs, ..spec() }).is_err(), "{path}");
+        }
+        let tmpfs = vec![Tmpfs { path: "/.rollwright/run".into(), size_bytes: 1 }];
+        assert!(Policy::default().check(&SandboxSpec { tmpfs, ..spec() }).is_err());
+    }
+
+    #[test]
+    fn metadata_addresses_cannot_be_named() {
+        let network = Some(Network { enabled: true, allow: vec!["169.254.169.254/32:80".into()] });
+        let fault = Policy::default().check(&SandboxSpec { network, ..spec() }).unwrap_err();
+        assert_eq!(fault.reason, "PolicyRefused");
+    }
+
+    #[test]
+    fn a_policy_file_names_its_unknown_field() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("policy.yaml");
+        std::fs::write(&path, "images: [\"python:*\"]\nmaxMemory: 3\n").unwrap();
+        let error = Policy::read(&path).unwrap_err().to_string();
+        assert!(error.contains("maxMemory"), "{error}");
+        std::fs::write(&path, "{\"images\": [\"python:*\"], \"maxPids\": 7}").unwrap();
+        assert_eq!(Policy::read(&path).unwrap().max_pids, 7);
+    }
+}

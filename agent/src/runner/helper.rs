@@ -1,0 +1,530 @@
+//! The fast path: actions through the sandbox's helper, each in a cgroup of its own.
+
+use std::collections::HashMap;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use prost::Message as _;
+use rollwright_core::fault::Fault;
+use rollwright_init::protocol::{
+    End, Ended, KnownAction, Output, Program, Start, StartFailure, StartFailureKind, Stream,
+};
+use rollwright_proto::v1::output::Stream as OutputStream;
+use rollwright_proto::v1::{
+    ActionEnded, ActionOutput, Command, Finished, LiveAction, Output as WireOutput, StartAction,
+    command,
+};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::{KillReason, Order, Report, Reports, failed, finished, usage};
+use crate::cgroup::{ActionCgroup, CgroupError, CpuGrant, SandboxCgroup, Usage};
+use crate::fault;
+use crate::session::{Session, SessionError, SessionEvent, SessionEvents};
+
+/// How long a killed tree may take to be gone.
+const KILL_LIMIT: Duration = Duration::from_secs(10);
+/// How long the helper may take to report the end of a killed action, with the
+/// tail of its output.
+const REPORT_LIMIT: Duration = Duration::from_secs(5);
+/// The signal that nothing survives.
+const SIGKILL: i32 = 9;
+/// Stands for "no deadline".
+const FAR_FUTURE: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// One action that has not ended.
+#[derive(Debug)]
+struct Running {
+    action_id: String,
+    attempt: u32,
+    cgroup: Option<ActionCgroup>,
+    limit: Option<Duration>,
+    deadline: Option<Instant>,
+    killed: Option<KillReason>,
+    /// Its cgroup is with a kill that is under way.
+    killing: bool,
+    /// The helper's word, kept while a kill is still under way.
+    ended: Option<Ended>,
+    units: f64,
+}
+
+/// A blocking cgroup operation that came to its end.
+enum Done {
+    Killed { key: String, cgroup: ActionCgroup, result: Result<(), CgroupError> },
+    Parked { result: Result<(), CgroupError>, report: Box<ActionEnded> },
+}
+
+/// The runner of one sandbox.
+#[derive(Debug)]
+pub struct HelperRunner {
+    session: Session,
+    events: SessionEvents,
+    cgroup: SandboxCgroup,
+    uid: u32,
+    reports: Reports,
+    running: HashMap<String, Running>,
+}
+
+/// What is remembered with an action inside the helper, to find it again.
+fn tag(start: &StartAction, cgroup: &str, deadline: Option<SystemTime>) -> Vec<u8> {
+    let kept = StartAction { command: None, ..start.clone() };
+    let millis = deadline.and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+    let millis = millis.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX));
+    let mut tag = millis.to_le_bytes().to_vec();
+    tag.extend((cgroup.len() as u16).to_le_bytes());
+    tag.extend(cgroup.as_bytes());
+    kept.encode(&mut tag).map_or_else(|_| Vec::new(), |()| tag)
+}
+
+/// What [`tag`] wrote: the start, its cgroup's name, and when its time is over.
+fn untag(tag: &[u8]) -> Option<(StartAction, String, Option<SystemTime>)> {
+    let (millis, rest) = tag.split_first_chunk::<8>()?;
+    let (length, rest) = rest.split_first_chunk::<2>()?;
+    let (name, start) = rest.split_at_checked(usize::from(u16::from_le_bytes(*length)))?;
+    let millis = u64::from_le_bytes(*millis);
+    let deadline = UNIX_EPOCH.checked_add(Duration::from_millis(millis)).filter(|_| millis > 0);
+    Some((StartAction::decode(start).ok()?, String::from_utf8(name.to_vec()).ok()?, deadline))
+}
+
+/// The helper's key of one try of an action.
+fn key(action_id: &str, attempt: u32) -> String {
+    format!("{action_id}@{attempt}")
+}
+
+impl HelperRunner {
+    /// A runner for a sandbox whose set-up is over.
+    pub fn new(
+        session: Session,
+        events: SessionEvents,
+        cgroup: SandboxCgroup,
+        uid: u32,
+        reports: Reports,
+    ) -> Self {
+        Self { session, events, cgroup, uid, reports, running: HashMap::new() }
+    }
+
+    /// Takes over actions of an earlier agent process. Returns those that still
+    /// count; what they did is reported again by the helper.
+    pub fn adopt(&mut self, known: &[KnownAction]) -> Vec<LiveAction> {
+        let mut live = Vec::new();
+        let mut kept = Vec::new();
+        for action in known {
+            let Some((start, name, deadline)) = untag(&action.tag) else { continue };
+            let grant = grant(&start.cores, start.cpu_units);
+            let cgroup = self.cgroup.open_action(&name, &grant).ok();
+            let now = SystemTime::now();
+            let left = deadline.map(|at| at.duration_since(now).unwrap_or_default());
+            kept.push(name);
+            live.push(LiveAction {
+                action_id: start.action_id.clone(),
+                attempt: action.attempt,
+                trajectory_id: start.trajectory_id.clone(),
+                cores: start.cores.clone(),
+                cpu_units: start.cpu_units,
+                ended: action.ended,
+            });
+            let running = Running {
+                action_id: start.action_id,
+                attempt: action.attempt,
+                cgroup,
+                limit: start.timeout.and_then(|limit| limit.try_into().ok()),
+                deadline: left.map(|left| Instant::now() + left),
+                killed: None,
+                killing: false,
+                ended: None,
+                units: start.cpu_units,
+            };
+            self.running.insert(action.key.clone(), running);
+        }
+        // Cgroups of actions that nobody knows: what is in them is left-over.
+        for name in self.cgroup.actions().unwrap_or_default() {
+            if !kept.contains(&name)
+                && let Ok(cgroup) = self.cgroup.open_action(&name, &everywhere(&self.cgroup))
+                && let Err(error) = cgroup.park()
+            {
+                tracing::warn!(%error, "cannot tidy up the cgroup of an ended action");
+            }
+        }
+        live
+    }
+
+    /// Works until the node drops the orders or the sandbox is gone.
+    pub async fn run(mut self, mut orders: mpsc::UnboundedReceiver<Order>) {
+        let mut work: JoinSet<Done> = JoinSet::new();
+        loop {
+            let deadline = self.next_deadline();
+            let wake = deadline.unwrap_or_else(|| Instant::now() + FAR_FUTURE);
+            tokio::select! {
+                order = orders.recv() => match order {
+                    Some(order) => self.order(order, &mut work).await,
+                    None => return,
+                },
+                event = self.events.next() => match event {
+                    Ok(event) => self.event(event, &mut work).await,
+                    Err(error) => {
+                        let fault = gone(&error);
+                        return self.reports.send(Report::Lost(fault)).await;
+                    }
+                },
+                Some(done) = work.join_next(), if !work.is_empty() => match done {
+                    Ok(done) => self.done(done, &mut work).await,
+                    Err(error) => tracing::error!(%error, "a cgroup operation died"),
+                },
+                () = tokio::time::sleep_until(wake), if deadline.is_some() => {
+                    self.expire(&mut work).await;
+                }
+            }
+        }
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        self.running.values().filter_map(|running| running.deadline).min()
+    }
+
+    async fn order(&mut self, order: Order, work: &mut JoinSet<Done>) {
+        match order {
+            Order::Start(start) => {
+                if let Err((fault, lost)) = self.start(&start).await {
+                    self.reports.failed(&start.action_id, start.attempt, &fault, lost).await;
+                }
+            }
+            Order::Resize { action_id, cores, cpu_units } => {
+                let grant = grant(&cores, cpu_units);
+                let found = self.running.values_mut().find(|r| r.action_id == action_id);
+                let Some(running) = found else { return };
+                running.units = cpu_units;
+                if let Some(Err(error)) =
+                    running.cgroup.as_ref().map(|cgroup| cgroup.resize(&grant))
+                {
+                    tracing::warn!(action = action_id, %error, "cannot resize an action");
+                }
+            }
+            Order::Kill { action_id } => {
+                let found = self.running.iter().find(|(_, r)| r.action_id == action_id);
+                if let Some(key) = found.map(|(key, _)| key.clone()) {
+                    self.kill(&key, KillReason::Cancelled, work).await;
+                }
+            }
+            Order::Ack { action_id, attempt } => {
+                if let Err(error) = self.session.ack(&key(&action_id, attempt)).await {
+                    tracing::debug!(action = action_id, %error, "cannot acknowledge an end");
+                }
+            }
+        }
+    }
+
+    /// Starts an action. The error says whether it surely did not start.
+    async fn start(&mut self, start: &StartAction) -> Result<(), (Fault, bool)> {
+        let grant = grant(&start.cores, start.cpu_units);
+        let cgroup = self.cgroup.create_action(&grant).map_err(|error| (cgroup(&error), true))?;
+        let fds = cgroup.procs_fds().map_err(|error| (self::cgroup(&error), true))?;
+        let limit: Option<Duration> = start.timeout.and_then(|limit| limit.try_into().ok());
+        let wall = limit.and_then(|limit| SystemTime::now().checked_add(limit));
+        let command = start.command.clone().unwrap_or_default();
+        let stdin = (!command.stdin.is_empty()).then(|| command.stdin.clone());
+        let key = key(&start.action_id, start.attempt);
+        let message =
+            message(start, command, key.clone(), self.uid, tag(start, cgroup.name(), wall));
+        let sent = self.session.start(message, stdin.as_deref(), &fds).await;
+        if let Err(error) = sent {
+            if let Err(error) = cgroup.park() {
+                tracing::warn!(%error, "cannot tidy up after a failed start");
+            }
+            return Err((not_sent(&error), true));
+        }
+        let running = Running {
+            action_id: start.action_id.clone(),
+            attempt: start.attempt,
+            cgroup: Some(cgroup),
+            limit,
+            deadline: limit.and_then(|limit| Instant::now().checked_add(limit)),
+            killed: None,
+            killing: false,
+            ended: None,
+            units: start.cpu_units,
+        };
+        self.running.insert(key, running);
+        if let Err(error) = self.cgroup.prepare() {
+            tracing::debug!(%error, "cannot make a cgroup ahead");
+        }
+        Ok(())
+    }
+
+    async fn event(&mut self, event: SessionEvent, work: &mut JoinSet<Done>) {
+        match event {
+            SessionEvent::Started { key, attempt } => {
+                let Some(running) = self.running.get(&key) else { return };
+                let action_id = running.action_id.clone();
+                self.reports.send(Report::Started { action_id, attempt }).await;
+            }
+            SessionEvent::Output(output) => {
+                let Some(running) = self.running.get(&output.key) else { return };
+                let action_id = running.action_id.clone();
+                self.reports.send(Report::Output(wire_output(action_id, output))).await;
+            }
+            SessionEvent::Ended(ended) => self.ended(ended, work).await,
+            SessionEvent::Known(_) => {}
+            SessionEvent::Refused { key, reason } => {
+                let Some(running) = self.running.remove(&key) else { return };
+                let fault = fault::user("StartRefused", reason);
+                self.reports.failed(&running.action_id, running.attempt, &fault, true).await;
+                self.park(running.cgroup, None, work);
+            }
+        }
+    }
+
+    /// The helper says how it ended.
+    async fn ended(&mut self, ended: Ended, work: &mut JoinSet<Done>) {
+        let Some(running) = self.running.get_mut(&ended.key) else { return };
+        if running.killing {
+            // The kill has the cgroup; it ends the action when it is through.
+            running.ended = Some(ended);
+            return;
+        }
+        let key = ended.key.clone();
+        self.finish(&key, Some(ended), work).await;
+    }
+
+    /// Tells the node once what it used is known and its cores are free.
+    async fn finish(&mut self, key: &str, ended: Option<Ended>, work: &mut JoinSet<Done>) {
+        let Some(running) = self.running.remove(key) else { return };
+        let used = running.cgroup.as_ref().map(ActionCgroup::usage);
+        let used = used.and_then(|used| {
+            used.inspect_err(|error| tracing::warn!(%error, "cannot read an action's usage")).ok()
+        });
+        let report = report(&running, ended.as_ref(), used.unwrap_or_default());
+        let populated = running.cgroup.as_ref().is_some_and(|c| c.is_populated().unwrap_or(true));
+        if populated {
+            return self.park(running.cgroup, Some(Box::new(report)), work);
+        }
+        if let Some(Err(error)) = running.cgroup.map(ActionCgroup::park) {
+            tracing::warn!(%error, "cannot tidy up an ended action");
+        }
+        self.reports.send(Report::Ended(Box::new(report))).await;
+    }
+
+    /// Moves what is left behind out of the way, then reports.
+    fn park(
+        &self,
+        cgroup: Option<ActionCgroup>,
+        report: Option<Box<ActionEnded>>,
+        work: &mut JoinSet<Done>,
+    ) {
+        let Some(cgroup) = cgroup else { return };
+        work.spawn_blocking(move || {
+            let result = cgroup.park().map(drop);
+            Done::Parked { result, report: report.unwrap_or_default() }
+        });
+    }
+
+    async fn expire(&mut self, work: &mut JoinSet<Done>) {
+        let now = Instant::now();
+        let over = |running: &Running| running.deadline.is_some_and(|deadline| deadline <= now);
+        let due: Vec<String> =
+            self.running.iter().filter(|(_, r)| over(r)).map(|(key, _)| key.clone()).collect();
+        for key in due {
+            let Some(running) = self.running.get(&key) else { continue };
+            if running.killed.is_none() {
+                self.kill(&key, KillReason::Timeout, work).await;
+            } else {
+                self.finish(&key, None, work).await;
+            }
+        }
+    }
+
+    async fn kill(&mut self, key: &str, why: KillReason, work: &mut JoinSet<Done>) {
+        let Some(running) = self.running.get_mut(key) else { return };
+        if running.killed.is_some() {
+            return;
+        }
+        running.killed = Some(why);
+        running.deadline = None;
+        if let Some(cgroup) = running.cgroup.take() {
+            running.killing = true;
+            let key = key.to_owned();
+            work.spawn_blocking(move || {
+                let result = cgroup.kill(KILL_LIMIT);
+                Done::Killed { key, cgroup, result }
+            });
+            return;
+        }
+        // Its cgroup was lost with an earlier agent process: what is left is its group.
+        running.deadline = Some(Instant::now() + REPORT_LIMIT);
+        if let Err(error) = self.session.kill(key, SIGKILL).await {
+            tracing::warn!(action = key, %error, "cannot kill an action");
+        }
+    }
+
+    async fn done(&mut self, done: Done, work: &mut JoinSet<Done>) {
+        match done {
+            Done::Killed { key, cgroup, result } => {
+                if let Err(error) = &result {
+                    tracing::error!(action = key, %error, "cannot kill an action");
+                }
+                let Some(running) = self.running.get_mut(&key) else { return };
+                running.cgroup = Some(cgroup);
+                running.killing = false;
+                running.deadline = Some(Instant::now() + REPORT_LIMIT);
+                if let Some(ended) = running.ended.take() {
+                    self.finish(&key, Some(ended), work).await;
+                }
+            }
+            Done::Parked { result, report } => {
+                if let Err(error) = result {
+                    tracing::warn!(%error, "cannot tidy up an ended action");
+                }
+                if !report.action_id.is_empty() {
+                    self.reports.send(Report::Ended(report)).await;
+                }
+            }
+        }
+    }
+}
+
+fn message(start: &StartAction, command: Command, key: String, uid: u32, tag: Vec<u8>) -> Start {
+    let program = match command.program {
+        Some(command::Program::Shell(line)) => Program::Shell(line),
+        Some(command::Program::Argv(argv)) => Program::Argv(argv.args),
+        None => Program::Argv(Vec::new()),
+    };
+    Start {
+        key,
+        attempt: start.attempt,
+        tag,
+        program,
+        env: command.env.into_iter().collect(),
+        cwd: command.cwd,
+        uid,
+        gid: uid,
+        output_limit: start.output_limit,
+        stdin: !command.stdin.is_empty(),
+    }
+}
+
+/// How the action ended, from what the helper said, what was done to it and what
+/// its cgroup counted.
+fn report(running: &Running, ended: Option<&Ended>, used: Usage) -> ActionEnded {
+    let (id, attempt) = (running.action_id.as_str(), running.attempt);
+    if let Some(End::NotStarted(failure)) = ended.map(|ended| &ended.end) {
+        let (fault, not_started) = not_started(failure);
+        return failed(id, attempt, &fault, not_started);
+    }
+    if let Some(why) = running.killed {
+        return failed(id, attempt, &why.fault(running.limit), false);
+    }
+    let Some(ended) = ended else {
+        let fault = fault::infrastructure("HelperSilent", "the helper did not say how it ended");
+        return failed(id, attempt, &fault, false);
+    };
+    let (exit_code, signal) = match &ended.end {
+        End::Exited { code } => (Some(*code), None),
+        End::Signaled { signal } => (None, Some(*signal)),
+        End::NotStarted(_) => (None, None),
+    };
+    let exec_s = Duration::from_nanos(ended.exec_ns).as_secs_f64();
+    let output = (ended.output_bytes, ended.dropped_bytes);
+    finished(
+        id,
+        attempt,
+        Finished {
+            exit_code,
+            signal,
+            out_of_memory: used.oom_kills > 0,
+            usage: Some(usage(exec_s, used.cpu_s, used.memory_peak_bytes, output)),
+            cpu_units: running.units,
+        },
+    )
+}
+
+/// A start that failed: the program's fault, or ours. Ours may be tried again.
+fn not_started(failure: &StartFailure) -> (Fault, bool) {
+    let message = failure.message.clone();
+    match failure.kind {
+        StartFailureKind::NotFound => (fault::action("CommandNotFound", message), false),
+        StartFailureKind::PermissionDenied => (fault::action("NotExecutable", message), false),
+        StartFailureKind::BadExecutable => (fault::action("NotExecutable", message), false),
+        StartFailureKind::BadCwd => (fault::action("NoSuchDirectory", message), false),
+        StartFailureKind::BadArguments => (fault::user("InvalidCommand", message), false),
+        StartFailureKind::NoProcess => (fault::action("NoProcess", message), false),
+        StartFailureKind::Cgroup | StartFailureKind::Identity | StartFailureKind::Other => {
+            (fault::infrastructure("StartFailed", message), true)
+        }
+    }
+}
+
+fn wire_output(action_id: String, output: Output) -> ActionOutput {
+    let stream = match output.stream {
+        Stream::Stdout => OutputStream::Stdout,
+        Stream::Stderr => OutputStream::Stderr,
+    };
+    ActionOutput {
+        action_id,
+        offset: output.offset,
+        output: Some(WireOutput {
+            stream: stream.into(),
+            data: output.data.into(),
+            dropped_before: output.dropped_before,
+        }),
+    }
+}
+
+/// The grant of an order of the queue.
+pub fn grant(cores: &[u32], units: f64) -> CpuGrant {
+    CpuGrant { cores: cores.iter().copied().collect(), units }
+}
+
+/// A grant that opens a cgroup only to tidy it up.
+fn everywhere(cgroup: &SandboxCgroup) -> CpuGrant {
+    let cores = std::fs::read_to_string(cgroup.path().join("cpuset.cpus.effective"));
+    let cores = cores.ok().and_then(|text| text.parse().ok()).unwrap_or_default();
+    let cores =
+        if crate::cgroup::CoreList::is_empty(&cores) { [0].into_iter().collect() } else { cores };
+    CpuGrant { cores, units: 0.01 }
+}
+
+fn cgroup(error: &CgroupError) -> Fault {
+    match error {
+        CgroupError::BadGrant { .. } | CgroupError::BadCoreList { .. } => {
+            fault::user("InvalidGrant", error.to_string())
+        }
+        other => fault::infrastructure("CgroupFailed", other.to_string()),
+    }
+}
+
+fn not_sent(error: &SessionError) -> Fault {
+    match error {
+        SessionError::BadRequest(message) => fault::user("InvalidCommand", message.clone()),
+        SessionError::Codec(error) => fault::user(
+            "InvalidCommand",
+            format!("command and environment together: {error}; put long input into a file"),
+        ),
+        other => gone(other),
+    }
+}
+
+/// The fault of everything that was in a sandbox whose helper is gone.
+pub fn gone(error: &SessionError) -> Fault {
+    fault::infrastructure("SandboxLost", format!("the sandbox ended under its actions: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn what_is_remembered_is_found_again(id in "[a-z]{1,9}", millis in 0u64..1 << 40, name in "[a-z0-9-]{0,9}") {
+            let start = StartAction { action_id: id, cores: vec![1, 3], cpu_units: 2.0, ..Default::default() };
+            let at = UNIX_EPOCH + Duration::from_millis(millis);
+            let deadline = (millis > 0).then_some(at);
+            let got = untag(&tag(&start, &name, deadline));
+            prop_assert_eq!(got, Some((start, name, deadline)));
+        }
+
+        #[test]
+        fn no_tag_panics(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
+            let _ = untag(&bytes);
+        }
+    }
+}
