@@ -8,6 +8,11 @@
 //!   [`definitions`] generates `manifests/crds/`.
 
 #![forbid(unsafe_code)]
+#![expect(
+    clippy::doc_markdown,
+    reason = "doc comments become descriptions in the definitions, where kinds stand plain"
+)]
+#![expect(clippy::duplicated_attributes, reason = "printer columns share their types")]
 #![expect(unreachable_pub, reason = "KubeSchema derives a hidden copy of each struct")]
 
 pub mod command;

@@ -45,14 +45,12 @@ pub struct Problem {
 
 impl Problem {
     fn line(&self) -> String {
-        let mut line = self.file.clone();
-        if self.document > 0 {
-            line += &format!(", document {}", self.document);
+        let Self { file, document, path, message } = self;
+        match (document, path.as_str()) {
+            (0, _) => format!("{file}: {message}"),
+            (_, "") => format!("{file}, document {document}: {message}"),
+            _ => format!("{file}, document {document}: {path}: {message}"),
         }
-        if !self.path.is_empty() {
-            line += &format!(": {}", self.path);
-        }
-        format!("{line}: {}", self.message)
     }
 
     fn of_file(file: &str, message: String) -> Self {

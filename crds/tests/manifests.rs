@@ -1,5 +1,7 @@
 //! Samples, generated definitions and directories of manifests.
 
+#![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
+
 use std::fs;
 use std::path::PathBuf;
 

@@ -1,5 +1,7 @@
 //! Sizes, times and names survive being written and read, and no text makes them panic.
 
+#![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
+
 use std::time::Duration;
 
 use proptest::prelude::*;

@@ -1,4 +1,4 @@
-//! `crdgen [--check] DIR`: writes the CustomResourceDefinitions to DIR, or, with
+//! `crdgen [--check] DIR`: writes the custom resource definitions to DIR, or, with
 //! `--check`, only reads and names the files that are stale.
 
 use std::path::Path;

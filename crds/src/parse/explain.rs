@@ -24,8 +24,8 @@ pub(super) fn path(root: &str, path: &Path) -> String {
     let mut text = root.to_owned();
     for segment in path {
         match segment {
-            Segment::Seq { index } => text += &format!("[{index}]"),
-            Segment::Map { key } => text += &format!(".{key}"),
+            Segment::Seq { index } => text = format!("{text}[{index}]"),
+            Segment::Map { key } => text = format!("{text}.{key}"),
             // The word of an enum or an unreadable key adds nothing to the field's name.
             Segment::Enum { .. } | Segment::Unknown => {}
         }
