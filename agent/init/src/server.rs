@@ -77,6 +77,7 @@ pub fn serve(options: &Options) -> Result<(), ServeError> {
     }
     let hidden = rustix::process::DumpableBehavior::NotDumpable;
     rustix::process::set_dumpable_behavior(hidden).map_err(system("hide from tracing"))?;
+    spawn::keep_inherited_descriptors().map_err(system("keep descriptors from programs"))?;
     if let Some(path) = &options.workdir {
         make_workdir(path, options.uid, options.gid)
             .map_err(|source| ServeError::Workdir { path: path.clone(), source })?;

@@ -81,6 +81,14 @@ pub(crate) fn close_others() -> Result<(), Errno> {
     if result == 0 { Ok(()) } else { Err(errno(nix::errno::Errno::last())) }
 }
 
+/// Whatever this process was started with is not passed on to programs.
+pub(crate) fn keep_inherited_descriptors() -> Result<(), Errno> {
+    // SAFETY: sets a flag on descriptors and closes none.
+    let result =
+        unsafe { libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
+    if result == 0 { Ok(()) } else { Err(errno(nix::errno::Errno::last())) }
+}
+
 /// In a child: runs the program; returns only where that failed.
 pub(crate) fn execute(paths: &[CString], args: &[CString], env: &[CString]) -> Failure {
     let mut failure = Errno::NOENT;
