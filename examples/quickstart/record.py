@@ -21,7 +21,8 @@ import tarfile
 HERE = pathlib.Path(__file__).parent
 MEDIAN, P90, Z90, LONGEST = 3.2, 11.9, 1.2816, 60.0
 
-# package: (sdist, tests in its suite, import path, quick tests, file, symbol, edits)
+# package: tests that pass when it is unchanged, quick tests, what is looked at, and the
+# edits as (file, old text, new text); the first edit of each keeps the package right.
 PACKAGES = {
     "marshmallow": dict(
         suite=1192, focus="tests/test_validate.py tests/test_utils.py", grep="def __call__",
@@ -65,7 +66,7 @@ PACKAGES = {
             ("tomlkit/_utils.py", 'if tz.upper() == "Z":', 'if tz.lower() == "Z":'),
         ]),
     "lark": dict(
-        suite=0, focus="tests/test_trees.py", grep="def scan_values",
+        suite=1094, focus="tests/test_trees.py", grep="def scan_values",
         look="lark/tree.py", edits=[
             ("lark/tree.py",
              "                for t in c.scan_values(pred):\n                    yield t\n",
@@ -139,9 +140,9 @@ def main() -> None:
             (HERE / "edits").mkdir(exist_ok=True)
             (HERE / "edits" / name).write_text(patch(root, file, old, new))
             first = rng.randrange(1, 200)
+            untar = f"tar -xf /opt/sdist/{package}.tar.gz --strip-components=1 -C repo"
             steps = [
-                ("unpack", "shell", f"mkdir -p repo && tar -xf /opt/sdist/{package}.tar.gz "
-                                    "--strip-components=1 -C repo && ls repo"),
+                ("unpack", "shell", f"mkdir -p repo && {untar} && ls repo"),
                 ("look", "shell", "cd repo && find . -name '*.py' | xargs wc -l | sort -n | tail -n 20"),
                 ("grep", "shell", f"cd repo && grep -rn '{about['grep']}' --include='*.py' . | head -n 20"),
                 ("read", "shell", f"cd repo && sed -n '{first},{first + 120}p' {about['look']}"),
@@ -156,13 +157,15 @@ def main() -> None:
                 "group": package,
                 "rollout": number,
                 "edit": name,
+                "suite": f"cd repo && {PYTEST}",
                 "suite_tests": about["suite"],
+                "unpack": f"mkdir -p repo && {untar}",
                 "steps": [dict(name=n, profile=p, think_s=think(), shell=c) for n, p, c in steps],
             }))
     (HERE / "trajectories.jsonl").write_text("\n".join(lines) + "\n")
 
 
-PYTEST = "PYTHONPATH=src:. python3 -m pytest -q -p no:cacheprovider -n $ROLLWRIGHT_CPUS"
+PYTEST = "PYTHONPATH=src:. python3 -m pytest -q -o addopts= -p no:cacheprovider -n $ROLLWRIGHT_CPUS"
 
 if __name__ == "__main__":
     main()

@@ -1,2 +1,21 @@
-//! Entry.
-fn main() {}
+//! Runs the quickstart workload against `rollwright standalone`, once with CPU given to
+//! each action and once with cores held for life, and prints both side by side.
+#![forbid(unsafe_code)]
+
+mod client;
+mod experiment;
+mod progress;
+mod record;
+mod report;
+mod reward;
+mod rollout;
+mod service;
+mod trace;
+mod workload;
+
+use clap::Parser;
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    experiment::run(experiment::Options::parse()).await
+}
