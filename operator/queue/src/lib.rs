@@ -1,1 +1,26 @@
-//! Placeholder.
+//! The queue role: an asynchronous shell around `rollwright_core::queue`.
+//!
+//! One task owns the scheduler ([`run`] starts it); gRPC, HTTP and the agents'
+//! links talk to it over one bounded channel. What is accepted and what has ended
+//! is kept in an embedded store with group commit.
+#![forbid(unsafe_code)]
+
+mod auth;
+mod clock;
+pub mod config;
+mod convert;
+pub mod fault;
+mod grpc;
+mod http;
+pub mod listen;
+mod mailbox;
+pub mod metrics;
+mod scheduler;
+mod server;
+mod store;
+
+pub use auth::{ApiKeys, KeysError};
+pub use config::{Profile, QueueConfig, Template};
+pub use listen::{AgentListen, Listen, ListenError, MetricsListen, TlsFiles};
+pub use server::{Listeners, QueueError, QueueServer, run};
+pub use store::StoreError;

@@ -1,0 +1,216 @@
+//! Between the wire protocol and the core.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use rollwright_core::cpu::CoreSet;
+use rollwright_core::fault::Fault;
+use rollwright_core::ids::{InvalidId, JobId, NodeId, QuotaName, TrajectoryId};
+use rollwright_core::queue::{LiveAction, NodeUp, Stats};
+use rollwright_core::resources::{Cost, UnitChoice, Units};
+use rollwright_proto::v1 as pb;
+
+use crate::config::{DEFAULT_JOB, Profile};
+use crate::fault::user;
+use crate::mailbox::Weigh;
+
+/// Largest standard input of an action.
+const MAX_STDIN: usize = 1 << 20;
+/// Largest output that can be kept of each of head and tail.
+const MAX_OUTPUT: u64 = 64 << 20;
+/// Longest time that a request may ask for.
+const MAX_DURATION: Duration = Duration::from_hours(24 * 365);
+
+/// A malformed id as a fault of the caller.
+#[allow(clippy::needless_pass_by_value)] // for map_err
+pub(crate) fn bad_id(error: InvalidId) -> Fault {
+    user("InvalidId", error.to_string())
+}
+
+/// The job that a request names, or the default one.
+pub(crate) fn job(name: &str) -> Result<JobId, Fault> {
+    JobId::new(if name.is_empty() { DEFAULT_JOB } else { name }).map_err(bad_id)
+}
+
+/// A length of time in a request.
+pub(crate) fn duration(
+    field: &str,
+    value: Option<&prost_types::Duration>,
+) -> Result<Option<Duration>, Fault> {
+    let Some(value) = value else { return Ok(None) };
+    match Duration::try_from(*value) {
+        Ok(duration) if duration > Duration::ZERO && duration <= MAX_DURATION => Ok(Some(duration)),
+        _ => Err(user(
+            "InvalidDuration",
+            format!("{field} must be more than 0 and at most a year; leave it out for no limit"),
+        )),
+    }
+}
+
+/// Fills a request from its profile, so that what is stored stands alone.
+pub(crate) fn resolve(request: &mut pb::ExecuteRequest, profile: &Profile) -> Result<Cost, Fault> {
+    if request.cpu_units.is_empty() {
+        request.cpu_units = profile.units.as_slice().iter().map(|units| units.as_f64()).collect();
+    }
+    if request.quota.is_empty() && !profile.quota.is_empty() {
+        let quota = profile.quota.iter().map(|(name, amount)| (name.to_string(), *amount));
+        request.quota = quota.collect();
+    }
+    duration("timeout", request.timeout.as_ref())?;
+    duration("queue_deadline", request.queue_deadline.as_ref())?;
+    if request.timeout.is_none() {
+        request.timeout = profile.timeout.try_into().ok();
+    }
+    if request.queue_deadline.is_none() {
+        request.queue_deadline = profile.queue_deadline.and_then(|after| after.try_into().ok());
+    }
+    if request.output_limit == 0 {
+        request.output_limit = profile.output_limit;
+    }
+    if request.output_limit > MAX_OUTPUT {
+        let message = format!("output_limit must be at most {MAX_OUTPUT} bytes");
+        return Err(user("OutputLimit", message));
+    }
+    check_command(request.command.as_ref())?;
+    cost(&request.cpu_units, &request.quota)
+}
+
+fn check_command(command: Option<&pb::Command>) -> Result<(), Fault> {
+    use pb::command::Program;
+    let wrong = |message: &str| Err(user("InvalidCommand", message));
+    let Some(command) = command else {
+        return wrong("command is missing: give shell or argv");
+    };
+    match &command.program {
+        None => wrong("command has no program: give shell or argv"),
+        Some(Program::Shell(shell)) if shell.is_empty() => wrong("command.shell is empty"),
+        Some(Program::Argv(argv)) if argv.args.first().is_none_or(String::is_empty) => {
+            wrong("command.argv.args needs at least the name of the program")
+        }
+        Some(_) if command.stdin.len() > MAX_STDIN => {
+            wrong("command.stdin must be at most 1 MiB: put a file instead")
+        }
+        Some(_) if command.env.keys().any(|key| key.is_empty() || key.contains('=')) => {
+            wrong("a name in command.env must not be empty or hold '='")
+        }
+        Some(_) => Ok(()),
+    }
+}
+
+/// The cost that a resolved request states.
+pub(crate) fn cost<'a>(
+    units: &[f64],
+    quota: impl IntoIterator<Item = (&'a String, &'a u32)>,
+) -> Result<Cost, Fault> {
+    let cpu = UnitChoice::from_f64(units).map_err(|error| user("CpuUnits", error.to_string()))?;
+    let mut amounts = BTreeMap::new();
+    for (name, amount) in quota {
+        amounts.insert(QuotaName::new(name).map_err(bad_id)?, *amount);
+    }
+    Ok(Cost { cpu, quota: amounts })
+}
+
+/// About how many bytes a request takes in memory.
+pub(crate) fn request_bytes(request: &pb::ExecuteRequest) -> usize {
+    use pb::command::Program;
+    let command = request.command.as_ref().map_or(0, |command| {
+        let program = match &command.program {
+            Some(Program::Shell(shell)) => shell.len(),
+            Some(Program::Argv(argv)) => argv.args.iter().map(|arg| arg.len() + 24).sum(),
+            None => 0,
+        };
+        let env: usize = command.env.iter().map(|(key, value)| key.len() + value.len() + 64).sum();
+        program + env + command.stdin.len() + command.cwd.len()
+    });
+    // The record of an action itself is about this large.
+    512 + command
+}
+
+/// What a node's agent says of itself, checked.
+pub(crate) fn node_up(hello: &pb::Hello, epoch: u64) -> Result<NodeUp, Fault> {
+    let node = NodeId::new(&hello.node).map_err(bad_id)?;
+    let numa: Vec<CoreSet> =
+        hello.numa.iter().map(|numa| numa.cores.iter().copied().collect()).collect();
+    let listed: usize = hello.numa.iter().map(|numa| numa.cores.len()).sum();
+    let mut all = CoreSet::new();
+    numa.iter().for_each(|set| all.extend(set));
+    if all.len() != listed {
+        let message = format!(
+            "node `{node}` lists a core twice, or one above {}: list each core once",
+            CoreSet::MAX
+        );
+        return Err(user("InvalidHello", message));
+    }
+    let sandboxes = hello.sandboxes.iter().map(|live| TrajectoryId::new(&live.trajectory_id));
+    let sandboxes = sandboxes.collect::<Result<_, _>>().map_err(bad_id)?;
+    let actions = hello.actions.iter().map(live_action).collect::<Result<_, _>>()?;
+    Ok(NodeUp { node, epoch, numa, memory: hello.memory_bytes, sandboxes, actions })
+}
+
+fn live_action(live: &pb::LiveAction) -> Result<LiveAction, Fault> {
+    use rollwright_core::ids::ActionId;
+    let units = Units::from_f64(live.cpu_units);
+    Ok(LiveAction {
+        action: ActionId::new(&live.action_id).map_err(bad_id)?,
+        attempt: live.attempt,
+        trajectory: TrajectoryId::new(&live.trajectory_id).map_err(bad_id)?,
+        units: units.map_err(|error| user("InvalidHello", error.to_string()))?,
+        cores: live.cores.iter().copied().collect(),
+    })
+}
+
+pub(crate) fn stats(stats: &Stats, accepted: u64, finished: u64) -> pb::StatsResponse {
+    let nodes = stats.nodes.iter().map(|node| pb::NodeStats {
+        node: node.node.to_string(),
+        connected: node.connected,
+        cores: node.cores as u32,
+        exclusive_cores: node.exclusive as u32,
+        shared_cores: node.shared as u32,
+        memory_bytes: node.memory,
+        memory_reserved_bytes: node.memory_held,
+        sandboxes: node.sandboxes as u32,
+    });
+    let quotas = stats.quotas.iter().map(|quota| pb::QuotaStats {
+        name: quota.quota.to_string(),
+        running: quota.held,
+        waiting: quota.waiting as u32,
+    });
+    pb::StatsResponse {
+        waiting: stats.waiting as u64,
+        running: stats.running as u64,
+        trajectories: stats.trajectories as u64,
+        accepted_total: accepted,
+        finished_total: finished,
+        nodes: nodes.collect(),
+        quotas: quotas.collect(),
+    }
+}
+
+/// An action's event.
+pub(crate) fn event(action: &str, event: pb::action_event::Event) -> pb::ActionEvent {
+    pb::ActionEvent { action_id: action.to_owned(), event: Some(event) }
+}
+
+impl Weigh for pb::ActionEvent {
+    fn weight(&self) -> usize {
+        let data = match &self.event {
+            Some(pb::action_event::Event::Output(output)) => output.data.len(),
+            _ => 0,
+        };
+        128 + data
+    }
+}
+
+impl Weigh for pb::QueueMessage {
+    fn weight(&self) -> usize {
+        use pb::queue_message::Message;
+        let payload = match &self.message {
+            Some(Message::StartAction(start)) => {
+                start.command.as_ref().map_or(0, |command| command.stdin.len() + 256)
+            }
+            Some(Message::FileData(file)) => file.data.len(),
+            _ => 0,
+        };
+        128 + payload
+    }
+}

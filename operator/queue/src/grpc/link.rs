@@ -1,0 +1,114 @@
+//! `AgentLink`: one stream of each node's agent.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use futures::stream::{self, Stream};
+use pb::agent_message::Message;
+use rollwright_core::ids::NodeId;
+use rollwright_proto::v1 as pb;
+use rollwright_proto::v1::agent_link_server::AgentLink;
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::fault::{status, user};
+use crate::mailbox::Reader;
+use crate::scheduler::{Handle, Input};
+
+/// Heartbeats that may be missing before a link is given up.
+const MISSING: u32 = 3;
+/// Time for the first message.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The service.
+pub(crate) struct LinkApi {
+    handle: Handle,
+    heartbeat: Duration,
+}
+
+impl LinkApi {
+    pub(crate) fn new(handle: Handle, heartbeat: Duration) -> Self {
+        Self { handle, heartbeat }
+    }
+}
+
+#[tonic::async_trait]
+impl AgentLink for LinkApi {
+    type LinkStream = Pin<Box<dyn Stream<Item = Result<pb::QueueBatch, Status>> + Send>>;
+
+    async fn link(
+        &self,
+        request: Request<Streaming<pb::AgentBatch>>,
+    ) -> Result<Response<Self::LinkStream>, Status> {
+        let mut incoming = request.into_inner();
+        let first = tokio::time::timeout(HELLO_TIMEOUT, incoming.message()).await;
+        let first = first.map_err(|_| invalid("no hello came within 10 s"))??;
+        let mut messages = first.map(|batch| batch.messages).unwrap_or_default().into_iter();
+        let Some(Message::Hello(hello)) = messages.next().and_then(|first| first.message) else {
+            return Err(invalid("the first message must be hello"));
+        };
+        let outbox = self.handle.mailbox();
+        let reader = Reader(std::sync::Arc::clone(&outbox));
+        let linked = self.handle.link_up(hello, outbox).await;
+        let (node, epoch) = linked.map_err(|fault| status(&fault))?;
+        let receiver = Receiver {
+            handle: self.handle.clone(),
+            node,
+            epoch,
+            patience: self.heartbeat * MISSING,
+        };
+        tokio::spawn(receiver.run(messages.collect(), incoming));
+        let outgoing = stream::unfold(reader, |reader| async move {
+            let read = reader.read().await?;
+            let batch = read.map(|messages| pb::QueueBatch { messages });
+            Some((batch.map_err(|fault| status(&fault)), reader))
+        });
+        Ok(Response::new(Box::pin(outgoing)))
+    }
+}
+
+fn invalid(message: &str) -> Status {
+    status(&user("InvalidLink", message))
+}
+
+/// Passes on what an agent sends, until it is silent for too long.
+struct Receiver {
+    handle: Handle,
+    node: NodeId,
+    epoch: u64,
+    patience: Duration,
+}
+
+impl Receiver {
+    async fn run(self, rest: Vec<pb::AgentMessage>, mut incoming: Streaming<pb::AgentBatch>) {
+        let mut messages = rest;
+        loop {
+            if !messages.is_empty() {
+                let (node, epoch) = (self.node.clone(), self.epoch);
+                let input = Input::LinkBatch { node, epoch, messages };
+                if self.handle.send(input).await.is_err() {
+                    return;
+                }
+            }
+            let message = tokio::select! {
+                message = tokio::time::timeout(self.patience, incoming.message()) => message,
+                () = self.handle.stopped.cancelled() => return,
+            };
+            match message {
+                Ok(Ok(Some(batch))) => messages = batch.messages,
+                Ok(Ok(None)) => break,
+                Ok(Err(status)) => {
+                    tracing::debug!(node = %self.node, %status, "an agent's stream broke");
+                    break;
+                }
+                Err(_) => {
+                    tracing::warn!(node = %self.node, "no heartbeat came");
+                    break;
+                }
+            }
+        }
+        let (node, epoch) = (self.node, self.epoch);
+        if self.handle.send(Input::LinkDown { node, epoch }).await.is_err() {
+            tracing::debug!("the queue is shutting down");
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! Files on their way between callers and sandboxes. At most one MiB is in flight
+//! beyond the credit that the receiver gave, so a slow side holds up only itself.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pb::queue_message::Message as ToAgent;
+use rollwright_core::fault::Fault;
+use rollwright_core::ids::{NodeId, TrajectoryId};
+use rollwright_proto::v1 as pb;
+
+use super::Scheduler;
+use super::input::{Reply, TransferEvent};
+use crate::auth::Caller;
+use crate::convert;
+use crate::fault::{full, infrastructure, user};
+use crate::mailbox::{Mailbox, Written};
+
+/// Transfers at once.
+const MOST: usize = 1024;
+
+/// All transfers under way.
+#[derive(Default)]
+pub(super) struct Transfers {
+    next: u64,
+    open: HashMap<u64, Under>,
+}
+
+struct Under {
+    node: NodeId,
+    trajectory: TrajectoryId,
+    to: Arc<Mailbox<TransferEvent>>,
+}
+
+impl Transfers {
+    fn write(&mut self, node: &NodeId, transfer: u64, event: TransferEvent) {
+        let Some(under) = self.open.get(&transfer).filter(|under| under.node == *node) else {
+            return;
+        };
+        match under.to.write(event, false) {
+            Written::First | Written::More => under.to.wake(),
+            Written::Closed | Written::Overflow => {
+                self.open.remove(&transfer);
+            }
+        }
+    }
+
+    pub(super) fn data(&mut self, node: &NodeId, transfer: u64, data: Bytes, last: bool) {
+        self.write(node, transfer, TransferEvent::Data(data, last));
+    }
+
+    pub(super) fn credit(&mut self, node: &NodeId, transfer: u64, bytes: u64) {
+        self.write(node, transfer, TransferEvent::Credit(bytes));
+    }
+
+    pub(super) fn done(&mut self, node: &NodeId, transfer: u64, fault: Option<Fault>) {
+        match fault {
+            Some(fault) => {
+                if self.open.get(&transfer).is_some_and(|under| under.node == *node)
+                    && let Some(under) = self.open.remove(&transfer)
+                {
+                    under.to.close(Some(fault));
+                }
+            }
+            None => {
+                self.write(node, transfer, TransferEvent::Done);
+                self.open.remove(&transfer);
+            }
+        }
+    }
+
+    pub(super) fn end_node(&mut self, node: &NodeId, fault: &Fault) {
+        self.end(fault, |under| under.node == *node);
+    }
+
+    pub(super) fn end_trajectory(&mut self, trajectory: &TrajectoryId, fault: &Fault) {
+        self.end(fault, |under| under.trajectory == *trajectory);
+    }
+
+    pub(super) fn end_all(&mut self, fault: &Fault) {
+        self.end(fault, |_| true);
+    }
+
+    fn end(&mut self, fault: &Fault, which: impl Fn(&Under) -> bool) {
+        self.open.retain(|_, under| {
+            let ends = which(under);
+            if ends {
+                under.to.close(Some(fault.clone()));
+            }
+            !ends
+        });
+    }
+}
+
+impl Scheduler {
+    pub(super) fn file_open(
+        &mut self,
+        caller: &Caller,
+        target: pb::FileTarget,
+        put: bool,
+        to: Arc<Mailbox<TransferEvent>>,
+        reply: Reply<u64>,
+    ) {
+        let opened = self.try_file_open(caller, target, put, to);
+        // A caller that has gone ends the transfer.
+        let _gone = reply.send(opened);
+    }
+
+    fn try_file_open(
+        &mut self,
+        caller: &Caller,
+        target: pb::FileTarget,
+        put: bool,
+        to: Arc<Mailbox<TransferEvent>>,
+    ) -> Result<u64, Fault> {
+        if !target.path.starts_with('/') {
+            return Err(user("InvalidPath", "path must be absolute, inside the sandbox"));
+        }
+        let trajectory = TrajectoryId::new(&target.trajectory_id).map_err(convert::bad_id)?;
+        self.trajectory_job(caller, &trajectory)?;
+        let open = self.trajectories.get(&trajectory).filter(|open| open.ready.is_some());
+        let Some(node) = open.and_then(|open| open.node.clone()) else {
+            let message =
+                format!("the sandbox of `{trajectory}` is not ready: wait until it is open");
+            return Err(user("TrajectoryNotOpen", message));
+        };
+        if !self.links.contains_key(&node) {
+            let message = format!("the link to node `{node}` is down: try again");
+            return Err(infrastructure("NodeAway", message));
+        }
+        if self.transfers.open.len() >= MOST {
+            return Err(full(format!("{MOST} files are on their way: try again later")));
+        }
+        self.transfers.next += 1;
+        let transfer = self.transfers.next;
+        self.transfers.open.insert(transfer, Under { node: node.clone(), trajectory, to });
+        self.send_file(
+            &node,
+            ToAgent::FileOpen(pb::FileOpen { transfer, target: Some(target), put }),
+        );
+        Ok(transfer)
+    }
+
+    pub(super) fn file_data(&mut self, transfer: u64, data: Bytes, last: bool) {
+        let Some(under) = self.transfers.open.get(&transfer) else { return };
+        let node = under.node.clone();
+        self.send_file(&node, ToAgent::FileData(pb::FileData { transfer, data, last }));
+    }
+
+    pub(super) fn file_credit(&mut self, transfer: u64, bytes: u64) {
+        let Some(under) = self.transfers.open.get(&transfer) else { return };
+        let node = under.node.clone();
+        self.send_file(&node, ToAgent::FileCredit(pb::FileCredit { transfer, bytes }));
+    }
+
+    /// The caller has gone, or has all that it wanted.
+    pub(super) fn file_end(&mut self, transfer: u64) {
+        let Some(under) = self.transfers.open.remove(&transfer) else { return };
+        let fault = Fault::new(
+            rollwright_core::fault::FaultKind::Cancelled,
+            "TransferCancelled",
+            "the caller has gone",
+        );
+        let fault = Some(crate::fault::to_proto(&fault));
+        self.send_file(&under.node, ToAgent::FileDone(pb::FileDone { transfer, fault }));
+    }
+
+    fn send_file(&mut self, node: &NodeId, message: ToAgent) {
+        self.send(node, pb::QueueMessage { message: Some(message) });
+    }
+}

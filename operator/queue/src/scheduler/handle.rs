@@ -1,0 +1,300 @@
+//! How the servers talk to the scheduler.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use rollwright_core::fault::Fault;
+use rollwright_core::ids::{ActionId, NodeId};
+use rollwright_proto::v1 as pb;
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use super::input::{Input, Peek, Reply, State, Subscriber, TransferEvent};
+use crate::auth::Caller;
+use crate::clock::Clock;
+use crate::convert;
+use crate::fault::{infrastructure, stopping, user};
+use crate::mailbox::{Budget, Mailbox, Reader};
+use crate::metrics::Metrics;
+use crate::store::{Ended, Store};
+
+/// Bytes that may be on their way beyond the receiver's credit.
+const WINDOW: u64 = 1 << 20;
+/// Largest piece of a file in one message.
+const PIECE: usize = 256 << 10;
+
+/// Cheap to clone; all calls end with a fault when the scheduler has stopped.
+#[derive(Clone)]
+pub(crate) struct Handle {
+    pub(crate) inbox: mpsc::Sender<Input>,
+    pub(crate) store: Arc<Store>,
+    pub(crate) clock: Clock,
+    pub(crate) budget: Arc<Budget>,
+    pub(crate) metrics: Arc<Metrics>,
+    /// Cancelled when the queue stops.
+    pub(crate) stopped: CancellationToken,
+}
+
+/// What is known of one action.
+pub(crate) struct Known {
+    pub(crate) state: State,
+    pub(crate) events: Vec<pb::ActionEvent>,
+}
+
+impl Handle {
+    pub(crate) async fn send(&self, input: Input) -> Result<(), Fault> {
+        self.inbox.send(input).await.map_err(|_| stopping())
+    }
+
+    /// For destructors: sends without waiting, or in the background.
+    pub(crate) fn post(&self, input: Input) {
+        if let Err(mpsc::error::TrySendError::Full(input)) = self.inbox.try_send(input) {
+            let inbox = self.inbox.clone();
+            // The scheduler drains its inbox to the end, so this ends too.
+            tokio::spawn(async move { drop(inbox.send(input).await) });
+        }
+    }
+
+    /// One call and its answer.
+    pub(crate) async fn call<T>(&self, input: impl FnOnce(Reply<T>) -> Input) -> Result<T, Fault> {
+        let (reply, answer) = oneshot::channel();
+        self.send(input(reply)).await?;
+        answer.await.map_err(|_| stopping())?
+    }
+
+    pub(crate) fn mailbox<T: crate::mailbox::Weigh>(&self) -> Arc<Mailbox<T>> {
+        Arc::new(Mailbox::new(Arc::clone(&self.budget)))
+    }
+
+    /// Submits one action; the reader gets its events to the end.
+    pub(crate) async fn execute(
+        &self,
+        caller: Caller,
+        request: pb::ExecuteRequest,
+    ) -> Result<Reader<pb::ActionEvent>, Fault> {
+        let mailbox = self.mailbox();
+        mailbox.expect(1);
+        mailbox.complete();
+        let to = Subscriber { mailbox: Arc::clone(&mailbox), single: true };
+        self.send(Input::Execute { caller, requests: vec![request], to }).await?;
+        Ok(Reader(mailbox))
+    }
+
+    /// What is known of an action, from memory or the store.
+    pub(crate) async fn known(&self, caller: &Caller, id: &ActionId) -> Result<Known, Fault> {
+        let (reply, answer) = oneshot::channel();
+        self.send(Input::Peek { caller: caller.clone(), action: id.clone(), reply }).await?;
+        match answer.await.map_err(|_| stopping())? {
+            Peek::Live { state, events } => Ok(Known { state, events }),
+            Peek::Unknown => {
+                let ended = self.stored(caller, id).await?;
+                Ok(Known { state: State::Ended, events: ended.events })
+            }
+        }
+    }
+
+    /// The same, once it has ended.
+    pub(crate) async fn result(&self, caller: &Caller, id: &ActionId) -> Result<Known, Fault> {
+        let mailbox = self.mailbox();
+        mailbox.expect(1);
+        mailbox.complete();
+        let to = Subscriber { mailbox: Arc::clone(&mailbox), single: true };
+        let (reply, answer) = oneshot::channel();
+        let (caller, action) = (caller.clone(), id.clone());
+        self.send(Input::Attach { caller: caller.clone(), action, to, reply }).await?;
+        if !answer.await.map_err(|_| stopping())? {
+            let ended = self.stored(&caller, id).await?;
+            return Ok(Known { state: State::Ended, events: ended.events });
+        }
+        let reader = Reader(mailbox);
+        let mut events = Vec::new();
+        while let Some(more) = reader.read().await {
+            events.extend(more?);
+        }
+        Ok(Known { state: State::Ended, events })
+    }
+
+    async fn stored(&self, caller: &Caller, id: &ActionId) -> Result<Ended, Fault> {
+        let (store, key, now) = (Arc::clone(&self.store), id.clone(), self.clock.now());
+        let read = tokio::task::spawn_blocking(move || store.result(key.as_str(), now)).await;
+        let found = read
+            .map_err(|_| stopping())?
+            .map_err(|error| infrastructure("StoreFailed", error.to_string()))?;
+        let mine = |ended: &Ended| convert::job(&ended.job).is_ok_and(|job| caller.may_use(&job));
+        found.filter(mine).ok_or_else(|| {
+            let message = format!("action `{id}` is not known, or its result is no longer kept");
+            user("ActionNotFound", message)
+        })
+    }
+
+    /// Waits for a permit; giving up returns it.
+    pub(crate) async fn acquire(
+        &self,
+        caller: Caller,
+        request: pb::AcquireRequest,
+    ) -> Result<pb::AcquireResponse, Fault> {
+        let mut guard = GiveUp {
+            handle: self.clone(),
+            caller: Some(caller.clone()),
+            permit_id: request.permit_id.clone(),
+        };
+        let acquired = self.call(|reply| Input::Acquire { caller, request, reply }).await;
+        guard.caller = None;
+        acquired
+    }
+
+    pub(crate) async fn stats(&self) -> Result<pb::StatsResponse, Fault> {
+        let (reply, answer) = oneshot::channel();
+        self.send(Input::Stats { reply }).await?;
+        answer.await.map_err(|_| stopping())
+    }
+
+    /// A new link's first message.
+    pub(crate) async fn link_up(
+        &self,
+        hello: pb::Hello,
+        outbox: Arc<Mailbox<pb::QueueMessage>>,
+    ) -> Result<(NodeId, u64), Fault> {
+        self.call(|reply| Input::LinkUp { hello: Box::new(hello), outbox, reply }).await
+    }
+
+    /// Begins to move a file.
+    pub(crate) async fn transfer(
+        &self,
+        caller: Caller,
+        target: pb::FileTarget,
+        put: bool,
+    ) -> Result<Transfer, Fault> {
+        let mailbox = self.mailbox();
+        let to = Arc::clone(&mailbox);
+        let id = self.call(|reply| Input::FileOpen { caller, target, put, to, reply }).await?;
+        Ok(Transfer {
+            id,
+            handle: self.clone(),
+            events: Reader(mailbox),
+            pending: std::collections::VecDeque::new(),
+            window: WINDOW,
+            over: false,
+        })
+    }
+}
+
+/// Returns a permit whose caller went away while it waited.
+struct GiveUp {
+    handle: Handle,
+    caller: Option<Caller>,
+    permit_id: String,
+}
+
+impl Drop for GiveUp {
+    fn drop(&mut self) {
+        let Some(caller) = self.caller.take() else { return };
+        let permit_id = std::mem::take(&mut self.permit_id);
+        let request = pb::ReleaseRequest { permit_id, retry_after: None };
+        let (reply, _) = oneshot::channel();
+        self.handle.post(Input::Release { caller, request, reply });
+    }
+}
+
+/// One file on its way. Dropping it ends it on both sides.
+pub(crate) struct Transfer {
+    id: u64,
+    handle: Handle,
+    events: Reader<TransferEvent>,
+    pending: std::collections::VecDeque<TransferEvent>,
+    /// Bytes that may still be sent.
+    window: u64,
+    over: bool,
+}
+
+impl Transfer {
+    async fn event(&mut self) -> Result<TransferEvent, Fault> {
+        loop {
+            if let Some(event) = self.pending.pop_front() {
+                return Ok(event);
+            }
+            match self.events.read().await {
+                Some(Ok(events)) => self.pending.extend(events),
+                Some(Err(fault)) => {
+                    self.over = true;
+                    return Err(fault);
+                }
+                None => return Err(stopping()),
+            }
+        }
+    }
+
+    /// Sends a piece of any size, as fast as the receiver takes it.
+    pub(crate) async fn put(&mut self, mut data: Bytes) -> Result<(), Fault> {
+        while !data.is_empty() {
+            while self.window == 0 {
+                self.await_credit().await?;
+            }
+            let window = usize::try_from(self.window).unwrap_or(PIECE);
+            let piece = data.split_to(data.len().min(PIECE).min(window));
+            self.window -= piece.len() as u64;
+            let input = Input::FileData { transfer: self.id, data: piece, last: false };
+            self.handle.send(input).await?;
+        }
+        Ok(())
+    }
+
+    async fn await_credit(&mut self) -> Result<(), Fault> {
+        match self.event().await? {
+            TransferEvent::Credit(bytes) => self.window = self.window.saturating_add(bytes),
+            TransferEvent::Data(..) => {}
+            TransferEvent::Done => {
+                self.over = true;
+                let message = "the agent ended the transfer before all was sent";
+                return Err(infrastructure("TransferCut", message));
+            }
+        }
+        Ok(())
+    }
+
+    /// Says that all was sent, and waits until it has arrived.
+    pub(crate) async fn finish(mut self) -> Result<(), Fault> {
+        let input = Input::FileData { transfer: self.id, data: Bytes::new(), last: true };
+        self.handle.send(input).await?;
+        loop {
+            if let TransferEvent::Done = self.event().await? {
+                self.over = true;
+                return Ok(());
+            }
+        }
+    }
+
+    /// The next piece; `None` after the last.
+    pub(crate) async fn get(&mut self) -> Result<Option<Bytes>, Fault> {
+        loop {
+            if self.over {
+                return Ok(None);
+            }
+            match self.event().await? {
+                TransferEvent::Data(data, last) => {
+                    if last {
+                        self.over = true;
+                        self.handle.send(Input::FileEnd { transfer: self.id }).await?;
+                    } else if !data.is_empty() {
+                        let bytes = data.len() as u64;
+                        let input = Input::FileCredit { transfer: self.id, bytes };
+                        self.handle.send(input).await?;
+                    }
+                    if !data.is_empty() {
+                        return Ok(Some(data));
+                    }
+                }
+                TransferEvent::Done => self.over = true,
+                TransferEvent::Credit(_) => {}
+            }
+        }
+    }
+}
+
+impl Drop for Transfer {
+    fn drop(&mut self) {
+        if !self.over {
+            self.handle.post(Input::FileEnd { transfer: self.id });
+        }
+    }
+}

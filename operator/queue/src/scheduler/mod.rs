@@ -1,0 +1,308 @@
+//! The one task that owns the core: everything comes in over one bounded channel,
+//! in batches, and each batch is one scheduling round. It never waits for anything
+//! but that channel and the core's timers.
+
+mod actions;
+mod files;
+mod handle;
+mod input;
+mod nodes;
+mod permits;
+mod recover;
+mod trajectories;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rollwright_core::ids::{ActionId, NodeId, PermitId, TrajectoryId};
+use rollwright_core::queue::{Command, Event, Queue};
+use rollwright_core::time::Time;
+use rollwright_proto::v1 as pb;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+pub(crate) use handle::Handle;
+pub(crate) use input::{Input, Lookup, State, Subscriber};
+
+use self::input::Peek;
+
+use self::actions::{Action, ProfileEntry};
+use self::files::Transfers;
+use self::nodes::Link;
+use self::permits::Permit;
+use self::trajectories::{Gone, Trajectory};
+use crate::clock::Clock;
+use crate::config::QueueConfig;
+use crate::mailbox::{Budget, Mailbox, Written};
+use crate::metrics::Metrics;
+use crate::store::{Durable, Op, Recovered, Retained, StoreError, Writer};
+
+/// Inputs of one round at most.
+const BATCH: usize = 256;
+/// Inputs that may wait for the scheduler.
+pub(crate) const INBOX: usize = 1024;
+
+/// Looks up stored results on a thread of its own.
+pub(crate) type Lookups = std::sync::mpsc::SyncSender<Lookup>;
+
+/// The state of the scheduler task.
+pub(crate) struct Scheduler {
+    config: QueueConfig,
+    core: Queue,
+    clock: Clock,
+    metrics: Arc<Metrics>,
+    budget: Arc<Budget>,
+    writer: Writer,
+    lookups: Lookups,
+    retained: Retained,
+    profiles: HashMap<String, Arc<ProfileEntry>>,
+    actions: HashMap<ActionId, Action>,
+    trajectories: HashMap<TrajectoryId, Trajectory>,
+    gone: Gone,
+    permits: HashMap<PermitId, Permit>,
+    links: HashMap<NodeId, Link>,
+    transfers: Transfers,
+    next_epoch: u64,
+    accepted: u64,
+    ended: u64,
+    /// For the core, in this round.
+    events: Vec<Event>,
+    /// For the store, in this round.
+    ops: Vec<Op>,
+    /// Written to in this round and to be woken after it.
+    touched: Vec<Arc<Mailbox<pb::ActionEvent>>>,
+    touched_links: Vec<Arc<Mailbox<pb::QueueMessage>>>,
+    failed: Option<StoreError>,
+}
+
+/// What a scheduler is given to work with.
+pub(crate) struct Parts {
+    pub(crate) config: QueueConfig,
+    pub(crate) clock: Clock,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) budget: Arc<Budget>,
+    pub(crate) writer: Writer,
+    pub(crate) lookups: Lookups,
+}
+
+impl Scheduler {
+    /// Starts from what the store held.
+    pub(crate) fn new(parts: Parts, recovered: Recovered) -> Result<Self, StoreError> {
+        let profiles = parts.config.profiles.iter().map(|(name, profile)| {
+            let entry = ProfileEntry::new(name, profile.clone(), &parts.metrics);
+            (name.clone(), Arc::new(entry))
+        });
+        let mut scheduler = Self {
+            core: Queue::new(parts.config.core.clone()),
+            profiles: profiles.collect(),
+            config: parts.config,
+            clock: parts.clock,
+            metrics: parts.metrics,
+            budget: parts.budget,
+            writer: parts.writer,
+            lookups: parts.lookups,
+            retained: recovered.retained,
+            actions: HashMap::new(),
+            trajectories: HashMap::new(),
+            gone: Gone::default(),
+            permits: HashMap::new(),
+            links: HashMap::new(),
+            transfers: Transfers::default(),
+            next_epoch: recovered.epoch,
+            accepted: 0,
+            ended: 0,
+            events: Vec::new(),
+            ops: Vec::new(),
+            touched: Vec::new(),
+            touched_links: Vec::new(),
+            failed: None,
+        };
+        scheduler.recover(recovered.trajectories, recovered.actions)?;
+        Ok(scheduler)
+    }
+
+    /// Runs until the shutdown, or until the store fails.
+    pub(crate) async fn run(
+        mut self,
+        mut inbox: mpsc::Receiver<Input>,
+        shutdown: CancellationToken,
+    ) -> Result<(), StoreError> {
+        let mut batch = Vec::with_capacity(BATCH);
+        self.round(&mut batch);
+        while self.failed.is_none() {
+            let wakeup = self.core.next_wakeup().map(|at| self.clock.instant(at));
+            tokio::select! {
+                biased;
+                () = shutdown.cancelled() => break,
+                count = inbox.recv_many(&mut batch, BATCH) => if count == 0 { break },
+                () = sleep_until(wakeup) => {}
+            }
+            self.round(&mut batch);
+        }
+        self.hang_up();
+        // The writer must not wait for this task while this task waits for it.
+        inbox.close();
+        let drain = tokio::spawn(async move { while inbox.recv().await.is_some() {} });
+        let mut writer = self.writer;
+        if tokio::task::spawn_blocking(move || writer.stop()).await.is_err() {
+            tracing::error!("stopping the store's writer panicked");
+        }
+        if drain.await.is_err() {
+            tracing::error!("draining the inbox panicked");
+        }
+        self.failed.map_or(Ok(()), Err)
+    }
+
+    /// Ends all streams; unanswered calls end as their replies are dropped.
+    fn hang_up(&mut self) {
+        let stopping = crate::fault::stopping();
+        for action in self.actions.values() {
+            for to in &action.subscribers {
+                to.mailbox.close(Some(stopping.clone()));
+            }
+        }
+        for link in self.links.values() {
+            link.hang_up();
+        }
+        self.transfers.end_all(&stopping);
+        self.trajectories.clear();
+        self.permits.clear();
+    }
+
+    /// One round: all inputs, one scheduling decision, everything that follows.
+    fn round(&mut self, batch: &mut Vec<Input>) {
+        let began = Instant::now();
+        for input in batch.drain(..) {
+            self.take(input);
+        }
+        let mut commands = Vec::new();
+        loop {
+            let events = std::mem::take(&mut self.events);
+            self.core.on_events(events, self.clock.now(), &mut commands);
+            for command in commands.drain(..) {
+                self.carry_out(command);
+            }
+            if self.events.is_empty() {
+                break;
+            }
+        }
+        self.writer.push(&mut self.ops);
+        for mailbox in self.touched.drain(..) {
+            mailbox.wake();
+        }
+        for mailbox in self.touched_links.drain(..) {
+            mailbox.wake();
+        }
+        self.metrics.decision_seconds.observe(began.elapsed().as_secs_f64());
+    }
+
+    fn take(&mut self, input: Input) {
+        match input {
+            Input::Execute { caller, requests, to } => {
+                for request in requests {
+                    self.execute(&caller, request, to.clone(), false);
+                }
+            }
+            Input::Found { caller, request, to, result } => {
+                self.found(&caller, *request, to, result);
+            }
+            Input::Attach { caller, action, to, reply } => {
+                self.attach_only(&caller, &action, to, reply);
+            }
+            Input::Peek { caller, action, reply } => self.peek(&caller, &action, reply),
+            Input::Cancel { caller, action, reply } => self.cancel(&caller, &action, reply),
+            Input::Open { caller, request, reply } => self.open(&caller, request, reply),
+            Input::Close { caller, trajectory, reply } => self.close(&caller, trajectory, reply),
+            Input::Look { caller, trajectory, reply } => self.look(&caller, &trajectory, reply),
+            Input::Acquire { caller, request, reply } => self.acquire(&caller, request, reply),
+            Input::Release { caller, request, reply } => self.release(&caller, &request, reply),
+            Input::Stats { reply } => {
+                let stats = self.core.stats();
+                // A caller that has gone does not want the answer.
+                let _gone = reply.send(crate::convert::stats(&stats, self.accepted, self.ended));
+            }
+            Input::LinkUp { hello, outbox, reply } => self.link_up(&hello, outbox, reply),
+            Input::LinkBatch { node, epoch, messages } => self.link_batch(&node, epoch, messages),
+            Input::LinkDown { node, epoch } => self.link_down(&node, epoch),
+            Input::Stored(Ok(durable)) => self.stored(durable),
+            Input::Stored(Err(error)) => self.failed = Some(error),
+            Input::FileOpen { caller, target, put, to, reply } => {
+                self.file_open(&caller, target, put, to, reply);
+            }
+            Input::FileData { transfer, data, last } => self.file_data(transfer, data, last),
+            Input::FileCredit { transfer, bytes } => self.file_credit(transfer, bytes),
+            Input::FileEnd { transfer } => self.file_end(transfer),
+        }
+    }
+
+    fn carry_out(&mut self, command: Command) {
+        match command {
+            Command::Node { node, epoch, order } => self.order(&node, epoch, order),
+            Command::TrajectoryPlaced { trajectory, node } => self.placed(&trajectory, &node),
+            Command::TrajectoryReady { trajectory, node, opened, placed } => {
+                self.ready(&trajectory, &node, placed.since(opened));
+            }
+            Command::TrajectoryEnded { trajectory, fault } => {
+                self.trajectory_ended(&trajectory, fault);
+            }
+            Command::TrajectoryRefused { trajectory, fault } => {
+                self.metrics.refused.with_label_values(&[fault.kind.as_str()]).inc();
+                self.trajectory_ended(&trajectory, Some(fault));
+            }
+            Command::ActionQueued(action) => self.queued(&action),
+            Command::ActionRefused { action, fault } => self.action_refused(&action, &fault),
+            Command::ActionStarted { action, node, run } => self.started(&action, &node, &run),
+            Command::ActionEnded { action, outcome, submitted, run } => {
+                self.action_ended(&action, outcome, submitted, run);
+            }
+            Command::PermitGranted { permit, submitted } => {
+                self.permit_granted(&permit, submitted);
+            }
+            Command::PermitEnded { permit, fault } => self.permit_ended(&permit, fault),
+        }
+    }
+
+    fn stored(&mut self, durable: Vec<Durable>) {
+        for durable in durable {
+            match durable {
+                Durable::Accepted(action) => self.accept_durable(&action),
+                Durable::Ended { action, bucket } => self.end_durable(&action, bucket),
+                Durable::Trajectory(trajectory) => self.trajectory_durable(&trajectory),
+                Durable::Expired(bucket) => self.retained.expire(bucket),
+            }
+        }
+        self.refresh_gauges();
+    }
+
+    fn refresh_gauges(&self) {
+        self.metrics.trajectories.set(self.trajectories.len() as i64);
+        self.metrics.links.set(self.links.len() as i64);
+        self.metrics.buffered_bytes.set(self.budget.used() as i64);
+    }
+
+    fn now(&self) -> Time {
+        self.clock.now()
+    }
+
+    /// Writes an event to a reader, who is woken at the end of the round.
+    fn tell(&mut self, to: &Subscriber, event: pb::ActionEvent, ends: bool) {
+        match to.mailbox.write(event, ends) {
+            Written::First => self.touched.push(Arc::clone(&to.mailbox)),
+            Written::Overflow => self.metrics.slow_readers.inc(),
+            Written::More | Written::Closed => {}
+        }
+    }
+}
+
+async fn sleep_until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Seconds as the wire has them.
+fn seconds(duration: Duration) -> f64 {
+    duration.as_secs_f64()
+}

@@ -1,0 +1,341 @@
+//! The role as a whole: store, scheduler and listeners, from start to shutdown.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::http::{StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::get;
+use axum::serve::ListenerExt as _;
+use rollwright_proto::v1::action_service_server::ActionServiceServer;
+use rollwright_proto::v1::agent_link_server::AgentLinkServer;
+use subtle::ConstantTimeEq as _;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio_stream::wrappers::{TcpListenerStream, UnixListenerStream};
+use tokio_util::sync::CancellationToken;
+use tonic::transport::ServerTlsConfig;
+
+use crate::auth::{ApiKeys, Caller};
+use crate::clock::Clock;
+use crate::config::QueueConfig;
+use crate::fault::status;
+use crate::grpc::{ActionApi, LinkApi};
+use crate::http;
+use crate::http::ApiError;
+use crate::listen::{AgentListen, Bound, Listen, ListenError, MetricsListen};
+use crate::mailbox::Budget;
+use crate::metrics::Metrics;
+use crate::scheduler::{Handle, INBOX, Input, Lookup, Parts, Scheduler};
+use crate::store::{Retention, Store, StoreError, Writer};
+
+/// Time for open streams to end at a shutdown.
+const DRAIN: Duration = Duration::from_secs(5);
+/// Largest message taken: a hello of a node with many actions.
+const MAX_MESSAGE: usize = 16 << 20;
+/// Bytes in flight on one HTTP/2 stream of an agent.
+const LINK_WINDOW: u32 = 4 << 20;
+/// Repeated ids whose results may be looked up at once.
+const LOOKUPS: usize = 4096;
+
+/// Where a queue listens.
+#[derive(Debug, Clone)]
+pub struct Listeners {
+    /// For callers: gRPC and HTTP.
+    pub callers: Listen,
+    /// For agents.
+    pub agents: AgentListen,
+    /// For Prometheus and probes; `None`: nowhere.
+    pub metrics: Option<MetricsListen>,
+}
+
+/// Why a queue did not start, or ended.
+#[derive(Debug, thiserror::Error)]
+pub enum QueueError {
+    /// It cannot listen.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// Its store cannot be used, or failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// Its metrics cannot be set up.
+    #[error("cannot set up metrics: {0}")]
+    Metrics(#[from] prometheus::Error),
+    /// TLS cannot be set up.
+    #[error("cannot serve agents: {0}")]
+    Agents(#[from] tonic::transport::Error),
+    /// A thread or a listener failed.
+    #[error("the queue failed: {0}")]
+    Io(#[from] std::io::Error),
+    /// A task ended as it must not.
+    #[error("a task of the queue ended unexpectedly: {0}")]
+    Task(#[from] tokio::task::JoinError),
+}
+
+/// A queue that listens but does not answer yet.
+pub struct QueueServer {
+    scheduler: Scheduler,
+    inbox: mpsc::Receiver<Input>,
+    handle: Handle,
+    heartbeat: Duration,
+    callers: (Bound, Option<ApiKeys>),
+    agents: (Bound, Option<ServerTlsConfig>),
+    metrics: Option<(tokio::net::TcpListener, Option<String>)>,
+    stopped: CancellationToken,
+}
+
+/// Opens the store, listens, and serves until `shutdown`.
+pub async fn run(
+    config: QueueConfig,
+    listeners: Listeners,
+    shutdown: CancellationToken,
+) -> Result<(), QueueError> {
+    QueueServer::start(config, listeners).await?.serve(shutdown).await
+}
+
+impl QueueServer {
+    /// Opens the store, takes up what was unfinished, and listens.
+    pub async fn start(config: QueueConfig, listeners: Listeners) -> Result<Self, QueueError> {
+        let callers = listeners.callers.bind().await?;
+        let agents = listeners.agents.bind().await?;
+        let metrics_listener = match &listeners.metrics {
+            Some(listen) => Some(listen.bind().await?),
+            None => None,
+        };
+        let clock = Clock::new();
+        let metrics = Arc::new(Metrics::new()?);
+        let budget = Arc::new(Budget::default());
+        let retention = Retention { keep_for: config.keep_for, max_results: config.max_results };
+        let dir = config.store_dir.clone();
+        let opened =
+            tokio::task::spawn_blocking(move || Store::open(&dir, retention, clock.now())).await?;
+        let (store, recovered) = opened?;
+        let store = Arc::new(store);
+
+        let (inbox_tx, inbox) = mpsc::channel(INBOX);
+        let stored = inbox_tx.clone();
+        // After a shutdown nobody needs to know what became durable.
+        let notify = move |outcome| drop(stored.blocking_send(Input::Stored(outcome)));
+        let writer = Writer::spawn(Arc::clone(&store), clock, Arc::clone(&metrics), notify)?;
+        let lookups = spawn_lookups(Arc::clone(&store), clock, inbox_tx.clone())?;
+        let stopped = CancellationToken::new();
+        let handle = Handle {
+            inbox: inbox_tx,
+            store,
+            clock,
+            budget: Arc::clone(&budget),
+            metrics: Arc::clone(&metrics),
+            stopped: stopped.clone(),
+        };
+        let heartbeat = config.heartbeat;
+        let parts = Parts { config, clock, metrics, budget, writer, lookups };
+        let scheduler = Scheduler::new(parts, recovered)?;
+        let metrics = metrics_listener;
+        Ok(Self { scheduler, inbox, handle, heartbeat, callers, agents, metrics, stopped })
+    }
+
+    /// Address of the callers' listener, where it is a TCP one.
+    pub fn callers_addr(&self) -> Option<SocketAddr> {
+        self.callers.0.addr()
+    }
+
+    /// Address of the agents' listener, where it is a TCP one.
+    pub fn agents_addr(&self) -> Option<SocketAddr> {
+        self.agents.0.addr()
+    }
+
+    /// Address of the metrics listener.
+    pub fn metrics_addr(&self) -> Option<SocketAddr> {
+        self.metrics.as_ref().and_then(|(listener, _)| listener.local_addr().ok())
+    }
+
+    /// Serves until `shutdown`, or until the store or a listener fails.
+    pub async fn serve(self, shutdown: CancellationToken) -> Result<(), QueueError> {
+        let stopped = self.stopped;
+        let mut servers: JoinSet<Result<(), QueueError>> = JoinSet::new();
+        let (bound, keys) = self.callers;
+        servers.spawn(serve_callers(bound, caller_routes(&self.handle, keys), stopped.clone()));
+        let (bound, tls) = self.agents;
+        let link = LinkApi::new(self.handle.clone(), self.heartbeat);
+        servers.spawn(serve_agents(bound, tls, link, stopped.clone()));
+        if let Some((listener, token)) = self.metrics {
+            let routes = metrics_routes(&self.handle, token);
+            let until = stopped.clone().cancelled_owned();
+            servers.spawn(async move {
+                axum::serve(listener, routes).with_graceful_shutdown(until).await?;
+                Ok(())
+            });
+        }
+        drop(self.handle);
+        let mut scheduler = tokio::spawn(self.scheduler.run(self.inbox, stopped.clone()));
+        let early = tokio::select! {
+            () = shutdown.cancelled() => None,
+            ended = &mut scheduler => Some(ended.map_err(QueueError::from).and_then(|ran| Ok(ran?))),
+            ended = servers.join_next() => {
+                Some(ended.unwrap_or(Ok(Ok(()))).map_err(QueueError::from).and_then(|ran| ran))
+            }
+        };
+        stopped.cancel();
+        if !scheduler.is_finished() {
+            scheduler.await??;
+        }
+        let drained = tokio::time::timeout(DRAIN, async {
+            while let Some(ended) = servers.join_next().await {
+                if let Ok(Err(error)) = ended {
+                    tracing::warn!(%error, "a listener failed while stopping");
+                }
+            }
+        });
+        if drained.await.is_err() {
+            tracing::warn!("some connections did not end within {DRAIN:?}");
+        }
+        early.unwrap_or(Ok(()))
+    }
+}
+
+/// The thread that looks up results of repeated ids.
+fn spawn_lookups(
+    store: Arc<Store>,
+    clock: Clock,
+    inbox: mpsc::Sender<Input>,
+) -> std::io::Result<std::sync::mpsc::SyncSender<Lookup>> {
+    let (lookups_tx, lookups_rx) = std::sync::mpsc::sync_channel::<Lookup>(LOOKUPS);
+    std::thread::Builder::new().name("store-reader".to_owned()).spawn(move || {
+        for Lookup { caller, request, to } in lookups_rx {
+            let result = store.result(&request.action_id, clock.now());
+            if inbox.blocking_send(Input::Found { caller, request, to, result }).is_err() {
+                return;
+            }
+        }
+    })?;
+    Ok(lookups_tx)
+}
+
+fn caller_routes(handle: &Handle, keys: Option<ApiKeys>) -> Router {
+    let service = ActionServiceServer::new(ActionApi::new(handle.clone()))
+        .max_decoding_message_size(MAX_MESSAGE);
+    tonic::service::Routes::new(service)
+        .prepare()
+        .into_axum_router()
+        .merge(http::routes(handle.clone()))
+        .layer(middleware::from_fn_with_state(Arc::new(keys), authenticate))
+        .merge(http::probes(handle.clone()))
+}
+
+/// Finds out who calls, in front of every route.
+async fn authenticate(
+    State(keys): State<Arc<Option<ApiKeys>>>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let caller = match keys.as_ref() {
+        None => Ok(Caller::local()),
+        Some(keys) => {
+            let header = request.headers().get(header::AUTHORIZATION);
+            keys.authenticate(header.and_then(|value| value.to_str().ok()))
+        }
+    };
+    match caller {
+        Ok(caller) => {
+            request.extensions_mut().insert(caller);
+            next.run(request).await
+        }
+        Err(fault) => {
+            let kind = request.headers().get(header::CONTENT_TYPE);
+            if kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc")) {
+                status(&fault).into_http()
+            } else {
+                ApiError(fault).into_response()
+            }
+        }
+    }
+}
+
+async fn serve_callers(
+    bound: Bound,
+    routes: Router,
+    stopped: CancellationToken,
+) -> Result<(), QueueError> {
+    match bound {
+        Bound::Unix(listener, path) => {
+            axum::serve(listener, routes).with_graceful_shutdown(stopped.cancelled_owned()).await?;
+            remove_socket(&path);
+        }
+        Bound::Tcp(listener) => {
+            let listener = listener.tap_io(|stream| {
+                if let Err(error) = stream.set_nodelay(true) {
+                    tracing::debug!(%error, "cannot set TCP_NODELAY");
+                }
+            });
+            axum::serve(listener, routes).with_graceful_shutdown(stopped.cancelled_owned()).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn serve_agents(
+    bound: Bound,
+    tls: Option<ServerTlsConfig>,
+    link: LinkApi,
+    stopped: CancellationToken,
+) -> Result<(), QueueError> {
+    let mut server = tonic::transport::Server::builder()
+        .initial_stream_window_size(LINK_WINDOW)
+        .initial_connection_window_size(2 * LINK_WINDOW)
+        .tcp_nodelay(true);
+    if let Some(tls) = tls {
+        server = server.tls_config(tls)?;
+    }
+    let service = AgentLinkServer::new(link).max_decoding_message_size(MAX_MESSAGE);
+    let router = server.add_service(service);
+    let until = stopped.cancelled_owned();
+    match bound {
+        Bound::Unix(listener, path) => {
+            let incoming = UnixListenerStream::new(listener);
+            router.serve_with_incoming_shutdown(incoming, until).await?;
+            remove_socket(&path);
+        }
+        Bound::Tcp(listener) => {
+            let incoming = TcpListenerStream::new(listener);
+            router.serve_with_incoming_shutdown(incoming, until).await?;
+        }
+    }
+    Ok(())
+}
+
+fn remove_socket(path: &std::path::Path) {
+    if let Err(error) = std::fs::remove_file(path) {
+        tracing::debug!(%error, path = %path.display(), "cannot remove the socket");
+    }
+}
+
+fn metrics_routes(handle: &Handle, token: Option<String>) -> Router {
+    let metrics = Arc::clone(&handle.metrics);
+    let render = async move || match metrics.render() {
+        Ok(text) => ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    };
+    Router::new()
+        .route("/metrics", get(render))
+        .layer(middleware::from_fn_with_state(Arc::new(token), guard_metrics))
+        .merge(http::probes(handle.clone()))
+}
+
+async fn guard_metrics(
+    State(token): State<Arc<Option<String>>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    if let Some(token) = token.as_ref() {
+        let header = request.headers().get(header::AUTHORIZATION);
+        let given = header.and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
+        if !given.is_some_and(|given| bool::from(given.ct_eq(token.as_bytes()))) {
+            return StatusCode::UNAUTHORIZED.into_response();
+        }
+    }
+    next.run(request).await
+}

@@ -1,0 +1,50 @@
+//! What the store holds, as protobuf: fields may be added, never reused.
+
+use rollwright_proto::v1 as pb;
+
+/// An accepted action that has not ended.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct Accepted {
+    #[prost(string, tag = "1")]
+    pub(crate) job: String,
+    /// Unix nanoseconds.
+    #[prost(uint64, tag = "2")]
+    pub(crate) submitted: u64,
+    /// As resolved with the profile's defaults.
+    #[prost(message, optional, tag = "3")]
+    pub(crate) request: Option<pb::ExecuteRequest>,
+}
+
+/// An ended action.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct Ended {
+    #[prost(string, tag = "1")]
+    pub(crate) job: String,
+    #[prost(string, tag = "2")]
+    pub(crate) trajectory: String,
+    /// Unix nanoseconds.
+    #[prost(uint64, tag = "3")]
+    pub(crate) ended: u64,
+    /// `started`, `output` and the final event, in order, without the action's id.
+    #[prost(message, repeated, tag = "4")]
+    pub(crate) events: Vec<pb::ActionEvent>,
+}
+
+/// A trajectory that is open, or on its way in or out.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct Trajectory {
+    #[prost(string, tag = "1")]
+    pub(crate) job: String,
+    /// What its sandbox was made from, with the request's environment.
+    #[prost(message, optional, tag = "2")]
+    pub(crate) spec: Option<pb::SandboxSpec>,
+    /// Node that was chosen; empty: none yet.
+    #[prost(string, tag = "3")]
+    pub(crate) node: String,
+    /// Its caller has closed it.
+    #[prost(bool, tag = "4")]
+    pub(crate) closing: bool,
+    /// Unix nanoseconds by which it must be ready; 0: no limit.
+    #[prost(uint64, tag = "5")]
+    pub(crate) open_by: u64,
+}
