@@ -25,7 +25,7 @@ start() {
     # Without this the engine sets it itself only after it has made its bridge.
     as_root sh -c 'echo 1 >/proc/sys/net/ipv4/ip_forward' || true
     as_root sh -c '
-      setsid dockerd --storage-driver=overlay2 --pidfile "$1" >>"$2" 2>&1 </dev/null &
+      PATH="$PATH:/usr/sbin:/sbin" setsid dockerd --storage-driver=overlay2 --pidfile "$1" >>"$2" 2>&1 </dev/null &
     ' sh "$pid_file" "$log"
   fi
   for _ in $(seq 300); do

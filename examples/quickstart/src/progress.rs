@@ -81,24 +81,24 @@ pub(crate) async fn show(live: Arc<Live>, policy: String, total: usize, cores: u
     let mut tick = tokio::time::interval(Duration::from_secs(1));
     for second in 0u64.. {
         tick.tick().await;
-        let line = live.line(&policy, total, cores, begin.elapsed());
+        let text = live.line(&policy, total, cores, begin.elapsed());
         if terminal {
-            print!("\r\x1b[2K{line}");
+            print!("\r\x1b[2K{text}");
             // A terminal that went away costs the progress, not the run.
             let _ = std::io::stdout().flush();
         } else if second % PLAIN_EVERY == 0 {
-            println!("{line}");
+            println!("{text}");
         }
     }
 }
 
 /// Ends the line that [`show`] rewrites.
 pub(crate) fn finish(live: &Live, policy: &str, total: usize, cores: u32, elapsed: Duration) {
-    let line = live.line(policy, total, cores, elapsed);
+    let text = live.line(policy, total, cores, elapsed);
     if std::io::stdout().is_terminal() {
-        println!("\r\x1b[2K{line}");
+        println!("\r\x1b[2K{text}");
     } else {
-        println!("{line}");
+        println!("{text}");
     }
 }
 

@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::client::Client;
 
 /// Longest wait for the socket, and for a clean end.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_mins(2);
 
 /// A running standalone process.
 #[derive(Debug)]

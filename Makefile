@@ -1,0 +1,86 @@
+# Rollwright. `make help` lists the targets.
+SHELL := /bin/bash
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+# Rust from rustup is found even where the login shell did not set the PATH.
+export PATH := $(HOME)/.cargo/bin:$(PATH)
+
+# Release speed without the link-time pass.
+PROFILE := quick
+BIN := target/$(PROFILE)
+# The helper inside sandboxes; end-to-end tests and benchmarks use this static build too.
+export ROLLWRIGHT_INIT := $(CURDIR)/$(BIN)/rollwright-init
+AS_ROOT := . scripts/lib.sh; as_root
+
+# The tests that touch cgroups and Docker run as root; the build never does.
+ifneq ($(shell id -u),0)
+export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER := $(CURDIR)/scripts/run-as-root.sh
+export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER := $(CURDIR)/scripts/run-as-root.sh
+endif
+
+##@ Use it
+.PHONY: quickstart
+quickstart: build image ## Run a real workload, CPU per action beside cores for life (installs what is missing)
+	@mkdir -p target/quickstart
+	@$(AS_ROOT) $(BIN)/rollwright-quickstart $(QUICKSTART_ARGS)
+
+.PHONY: build
+build: deps-build ## Build the binaries and the static helper of sandboxes (target/quick)
+	cargo build --locked --profile $(PROFILE) -p rollwright-runtime -p rollwright-agent -p rollwright-quickstart
+	cargo rustc --locked --profile $(PROFILE) -p rollwright-init --bin rollwright-init -- -C target-feature=+crt-static
+
+.PHONY: image
+image: engine ## Make the sandbox images locally (cached in ~/.cache/rollwright)
+	@scripts/busybox-image.sh
+	@examples/quickstart/image.sh
+
+.PHONY: engine
+engine: deps-run ## Start a Docker engine when none answers
+	@scripts/docker-engine.sh start
+
+.PHONY: clean-sandboxes
+clean-sandboxes: ## Remove sandboxes that a killed run left behind
+	@scripts/clean-sandboxes.sh
+
+##@ Work on it
+.PHONY: test
+test: deps-test init test-images ## Run all tests, end to end on a real Docker engine included (installs what is missing)
+	cargo test --locked --workspace
+
+.PHONY: bench
+bench: build test-images ## Print the benchmark figures, baselines in the same run
+	cargo build --locked --profile $(PROFILE) -p rollwright-e2e --bin bench
+	@$(AS_ROOT) $(BIN)/bench $(BENCH_ARGS)
+
+.PHONY: verify
+verify: deps-build ## Check format, lints, dependencies and generated files; only reads
+	cargo fmt --all --check
+	cargo clippy --locked --workspace --all-targets -- -D warnings
+	scripts/cargo-deny.sh --locked check bans licenses sources
+	cargo run --locked -q -p rollwright-crds --bin crdgen -- --check manifests/crds
+
+.PHONY: fix
+fix: deps-build ## Format, apply lint suggestions and generate files anew; writes
+	cargo clippy --workspace --all-targets --fix --allow-dirty --allow-staged
+	cargo fmt --all
+	cargo run -q -p rollwright-crds --bin crdgen -- manifests/crds
+
+.PHONY: help
+help: ## List the targets
+	@awk 'BEGIN { FS = ":.*## " } \
+	  /^##@ / { printf "\n%s\n", substr($$0, 5) } \
+	  /^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+# Steps of the targets above.
+.PHONY: deps-build deps-run deps-test init test-images
+deps-build:
+	@scripts/install-deps.sh build
+deps-run:
+	@scripts/install-deps.sh run
+deps-test:
+	@scripts/install-deps.sh build run test
+init: deps-build
+	cargo rustc --locked --profile $(PROFILE) -p rollwright-init --bin rollwright-init -- -C target-feature=+crt-static
+test-images: engine
+	@scripts/busybox-image.sh
