@@ -1,12 +1,13 @@
 //! The helper and its session, with the real helper as an ordinary process: needs
 //! root, for actions run as another user. One test runs it in a Docker container.
 
+mod support;
+
 use std::collections::HashMap;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use rollwright_agent::session::{
@@ -15,26 +16,9 @@ use rollwright_agent::session::{
 use rollwright_init::protocol::{
     End, Ended, FileFailureKind, Program, Start, StartFailureKind, Stream,
 };
+use support::{Container, LIMIT, grant, helper, skip};
 
-/// Generous: a slow machine is no failure.
-const LIMIT: Duration = Duration::from_secs(120);
 const USER: u32 = 1000;
-
-/// The helper, linked statically as it is shipped.
-fn helper() -> &'static Path {
-    static HELPER: OnceLock<PathBuf> = OnceLock::new();
-    HELPER.get_or_init(|| {
-        let status = Command::new(env!("CARGO"))
-            .args(["rustc", "-q", "-p", "rollwright-init", "--bin", "rollwright-init"])
-            .args(["--", "-C", "target-feature=+crt-static"])
-            .current_dir(env!("CARGO_MANIFEST_DIR"))
-            .status()
-            .unwrap();
-        assert!(status.success());
-        let test = std::env::current_exe().unwrap();
-        test.parent().and_then(Path::parent).unwrap().join("rollwright-init")
-    })
-}
 
 /// A running helper with a directory of its own.
 struct Helper {
@@ -45,9 +29,7 @@ struct Helper {
 impl Helper {
     fn start() -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
-            use std::io::Write;
-            let _ = writeln!(std::io::stderr(), "SKIPPED, nothing was tested: not root");
-            return None;
+            return skip("not root");
         }
         let dir = tempfile::tempdir().unwrap();
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
@@ -145,7 +127,9 @@ impl Client {
         let event = tokio::time::timeout(LIMIT, self.events.next()).await.unwrap().unwrap();
         match event {
             SessionEvent::Started { key, .. } => {
-                self.seen.entry(key.clone()).or_default().started += 1;
+                // Reported again, it comes from the beginning again.
+                let seen = self.seen.entry(key.clone()).or_default();
+                *seen = Seen { started: seen.started + 1, ..Seen::default() };
                 key
             }
             SessionEvent::Output(output) => {
@@ -414,6 +398,38 @@ async fn a_signal_reaches_the_process_group() {
     }
     client.session.kill("a", 15).await.unwrap();
     assert_eq!(client.end_of("a").await.end(), &End::Signaled { signal: 15 });
+}
+
+#[tokio::test]
+async fn an_action_enters_the_cgroup_it_is_given_and_dies_with_it() {
+    let (Some(helper), Some(container)) = (Helper::start(), Container::new()) else { return };
+    let sandbox = container.adopt();
+    let mut client = helper.connect().await;
+    let action = sandbox.create_action(&grant(&[1], 1.0)).unwrap();
+    let script = "cat /proc/self/cgroup; grep Cpus_allowed_list /proc/self/status; \
+                  (setsid sleep 1000 >/dev/null 2>&1 &); exec sleep 1000";
+    let start = client.spec("a", Program::Shell(script.into()));
+    client.session.start(start, None, &action.procs_fds().unwrap()).await.unwrap();
+    while client.seen.get("a").is_none_or(|seen| !seen.text().contains("Cpus_allowed")) {
+        client.take().await;
+    }
+    let text = client.seen["a"].text();
+    let cgroup = format!("/{}/{}", container.path.display(), action.name());
+    let entered = text.lines().filter(|line| line.ends_with(&cgroup)).count();
+    assert_eq!(entered, action.procs_fds().unwrap().len(), "{text}");
+    assert!(text.lines().any(|line| line.split_whitespace().eq(["Cpus_allowed_list:", "1"])));
+    action.kill(LIMIT).unwrap();
+    assert_eq!(client.end_of("a").await.end(), &End::Signaled { signal: 9 });
+    assert!(action.usage().unwrap().cpu_s > 0.0);
+    action.park().unwrap();
+
+    // A cgroup that is gone is a start that failed, not an action outside of it.
+    let gone = sandbox.create_action(&grant(&[1], 1.0)).unwrap();
+    let fds = gone.procs_fds().unwrap();
+    gone.park().unwrap();
+    let start = client.spec("gone", Program::Shell("true".into()));
+    client.session.start(start, None, &fds).await.unwrap();
+    assert_eq!(client.end_of("gone").await.failure(), StartFailureKind::Cgroup);
 }
 
 fn target(path: &Path, tar: bool) -> Target {
