@@ -1,6 +1,7 @@
 //! The cgroup module on a real cgroup file system, v1 or v2, whichever this machine
 //! has. Needs root. `e2e/cgroup-v2` runs this same program in a virtual machine.
 //! `ROLLWRIGHT_CGROUP_ROOT` gives another root than `/sys/fs/cgroup`.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod support;
 

@@ -1,5 +1,6 @@
 //! The helper and its session, with the real helper as an ordinary process: needs
 //! root, for actions run as another user. One test runs it in a Docker container.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod support;
 

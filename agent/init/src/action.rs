@@ -54,7 +54,7 @@ pub(crate) enum Source {
 
 impl Action {
     /// Starts it. A start that fails is an action that ended.
-    pub(crate) fn start(start: Start, fds: Vec<OwnedFd>, null: &OwnedFd) -> Self {
+    pub(crate) fn start(start: &Start, fds: Vec<OwnedFd>, null: &OwnedFd) -> Self {
         let limit = start.output_limit.min(MAX_OUTPUT_LIMIT);
         let mut action = Self {
             key: start.key.clone(),
@@ -69,8 +69,8 @@ impl Action {
             ended: None,
             report: Report::default(),
         };
-        if let Err(failure) = action.spawn(&start, fds, null) {
-            action.ended = Some((not_started(failure, &start), 0));
+        if let Err(failure) = action.spawn(start, fds, null) {
+            action.ended = Some((not_started(failure, start), 0));
         }
         action
     }

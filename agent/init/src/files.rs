@@ -160,7 +160,7 @@ fn get(path: &Path, mut data: File) -> Result<u64, FileFailure> {
 
 /// Opens a regular file without waiting for the other end of a pipe.
 fn open_regular(path: &Path) -> Result<File, FileFailure> {
-    let nonblocking = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+    let nonblocking = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
     let file = OpenOptions::new()
         .read(true)
         .custom_flags(nonblocking)

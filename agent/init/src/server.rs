@@ -1,7 +1,7 @@
 //! The loop: waits for the agent, for output and for children that end.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
@@ -185,7 +185,6 @@ impl Server {
             sources.push(Some(source));
             polls.push(PollFd::from_borrowed_fd(fd, flags));
         };
-        use std::os::fd::AsFd;
         add(Ready::Signals, self.signals.as_fd(), PollFlags::IN);
         add(Ready::Listener, self.listener.as_fd(), PollFlags::IN);
         if let Some(connection) = &self.connection {
@@ -320,12 +319,11 @@ impl Server {
         if self.actions.len() - self.ended.len() >= MAX_RUNNING {
             return self.reply_refused(start.key, format!("{MAX_RUNNING} actions run already"));
         }
-        let key = start.key.clone();
-        let action = Action::start(start, fds, &self.null);
+        let action = Action::start(&start, fds, &self.null);
         if action.has_ended() {
-            self.ended.push_back(key.clone());
+            self.ended.push_back(start.key.clone());
         }
-        self.actions.insert(key, action);
+        self.actions.insert(start.key, action);
         self.forget_oldest();
     }
 
