@@ -57,6 +57,7 @@ bench: build test-images ## Print the benchmark figures, baselines in the same r
 verify: deps-build ## Check format, lints, dependencies and generated files; only reads
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
+	scripts/check-dependency-docs.sh
 	scripts/cargo-deny.sh --locked check bans licenses sources
 	cargo run --locked -q -p rollwright-crds --bin crdgen -- --check manifests/crds
 

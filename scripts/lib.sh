@@ -24,7 +24,8 @@ as_root() {
 have() {
   local command
   for command in "$@"; do
-    PATH="$PATH:/usr/sbin:/sbin" command -v "$command" >/dev/null || return 1
+    # Programs only: `docker` is a function here.
+    PATH="$PATH:/usr/sbin:/sbin" type -P "$command" >/dev/null || return 1
   done
 }
 
