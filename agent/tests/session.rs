@@ -230,6 +230,14 @@ async fn a_program_that_cannot_start_says_why() {
     start.uid = 0;
     let refused = client.session.start(start, None, &[]).await.unwrap_err();
     assert!(matches!(refused, SessionError::BadRequest(_)));
+    // The system takes 128 KiB in one argument, and far more in all.
+    let start = client.spec("long", Program::Shell("x".repeat(150 * 1024)));
+    client.session.start(start, None, &[]).await.unwrap();
+    assert_eq!(client.end_of("long").await.failure(), StartFailureKind::BadArguments);
+    let mut start = client.spec("env", Program::Shell("echo ${#V99}".into()));
+    start.env = (0..100).map(|n| (format!("V{n}"), "x".repeat(1500))).collect();
+    client.session.start(start, None, &[]).await.unwrap();
+    assert_eq!(client.end_of("env").await.text(), "1500\n");
     let start = client.spec("large", Program::Shell("x".repeat(200 * 1024)));
     let refused = client.session.start(start, None, &[]).await.unwrap_err();
     assert!(matches!(refused, SessionError::Codec(_)), "{refused}");

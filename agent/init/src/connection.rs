@@ -5,6 +5,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
+use nix::sys::socket::sockopt::PeerCredentials;
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
@@ -53,8 +54,11 @@ impl Connection {
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => return Ok(None),
             Err(error) => return Err(error),
         };
-        let peer = rustix::net::sockopt::socket_peercred(&socket)?;
-        if !peer.uid.is_root() {
+        // Not through rustix, whose type cannot hold the process number 0 that a peer
+        // outside of this process namespace has.
+        let peer = nix::sys::socket::getsockopt(&socket, PeerCredentials)
+            .map_err(|error| Errno::from_raw_os_error(error as i32))?;
+        if peer.uid() != 0 {
             return Ok(None);
         }
         Ok(Some(Self { socket, greeted: false, blocked: false }))
