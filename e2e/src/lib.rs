@@ -1,1 +1,10 @@
-//! Placeholder.
+//! What end-to-end tests and benchmarks share: real processes on a real Docker
+//! engine, and a client.
+
+#![forbid(unsafe_code)]
+
+pub mod client;
+pub mod docker;
+pub mod load;
+pub mod stack;
+pub mod wait;

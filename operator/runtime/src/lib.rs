@@ -1,1 +1,27 @@
-//! Placeholder.
+//! The `rollwright` binary: one module a role, and what they share.
+//!
+//! Nothing is decided here: a role reads its settings, starts what other crates
+//! provide and stops it again.
+
+#![forbid(unsafe_code)]
+
+mod cli;
+mod logs;
+mod manifests;
+mod queue;
+mod shutdown;
+mod standalone;
+
+pub use cli::Cli;
+
+/// Runs the role that the command line names, until it ends or is told to end.
+pub fn run(cli: Cli) -> anyhow::Result<()> {
+    logs::start(cli.log_format);
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        match cli.role {
+            cli::Role::Standalone(args) => standalone::run(args).await,
+            cli::Role::Queue(args) => queue::run(args).await,
+        }
+    })
+}

@@ -1,0 +1,53 @@
+//! `make bench`: the figures of one machine, each beside its baseline in the same run.
+
+mod decision;
+mod idle;
+mod overhead;
+mod table;
+
+use clap::{Parser, ValueEnum};
+
+/// Measures Rollwright on this machine, on real Docker.
+#[derive(Debug, Parser)]
+struct Cli {
+    /// What to measure; all of it when none is named.
+    #[arg(value_enum)]
+    what: Vec<What>,
+    /// Actions measured of each sandbox in `overhead`.
+    #[arg(long, default_value_t = 200)]
+    rounds: usize,
+    /// Sandboxes that stand idle in `idle`.
+    #[arg(long, default_value_t = 200)]
+    sandboxes: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum What {
+    /// Time of one decision of the core.
+    Decision,
+    /// Overhead of a no-op action against `docker update` + `docker exec`.
+    Overhead,
+    /// CPU and memory of queue and agent while sandboxes are open and idle.
+    Idle,
+    /// Actions per second over the wire, with simulated agents.
+    Load,
+}
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let cli = Cli::parse();
+    let wanted = |what| cli.what.is_empty() || cli.what.contains(&what);
+    let mut rows = Vec::new();
+    if wanted(What::Decision) {
+        rows.extend(decision::measure()?);
+    }
+    if wanted(What::Overhead) {
+        rows.extend(overhead::measure(1, cli.rounds).await?);
+        rows.extend(overhead::measure(32, cli.rounds.div_ceil(8)).await?);
+    }
+    if wanted(What::Idle) {
+        rows.extend(idle::measure(cli.sandboxes).await?);
+    }
+    table::print(&rows);
+    Ok(())
+}

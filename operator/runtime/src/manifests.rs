@@ -1,0 +1,71 @@
+//! The manifests that a role starts from, in the place of an API server.
+
+use std::path::Path;
+
+use anyhow::{Context as _, bail};
+use kube::core::ObjectMeta;
+use rollwright_crds::pool::CpuPool;
+use rollwright_crds::{ActionQueue, Manifest, ResourcePool};
+
+/// One action queue and the pools that it names.
+#[derive(Debug)]
+pub(crate) struct Bound {
+    pub(crate) queue: ActionQueue,
+    pub(crate) pools: Vec<ResourcePool>,
+}
+
+impl Bound {
+    /// Reads a directory and picks the queue called `name`, or its only one.
+    pub(crate) fn read(dir: &Path, name: Option<&str>) -> anyhow::Result<Self> {
+        let manifests = rollwright_crds::parse::directory(dir)
+            .with_context(|| format!("the manifests in `{}` are refused", dir.display()))?;
+        let (mut queues, mut pools) = (Vec::new(), Vec::new());
+        for manifest in manifests {
+            match manifest {
+                Manifest::ActionQueue(queue) => queues.push(*queue),
+                Manifest::ResourcePool(pool) => pools.push(*pool),
+                Manifest::RolloutJob(_) | Manifest::RewardService(_) => {
+                    tracing::warn!("{manifest} is left out: this version runs ActionQueues alone");
+                }
+            }
+        }
+        let found: Vec<String> = queues.iter().map(|q| name_of(&q.metadata)).collect();
+        queues.retain(|queue| name.is_none_or(|name| name_of(&queue.metadata) == name));
+        let queue = match (queues.pop(), queues.is_empty()) {
+            (Some(queue), true) => queue,
+            (None, _) => bail!(
+                "no ActionQueue{} in `{}`; there: [{}]",
+                name.map(|name| format!(" `{name}`")).unwrap_or_default(),
+                dir.display(),
+                found.join(", ")
+            ),
+            (Some(_), false) => {
+                bail!("several ActionQueues: choose one with --queue: [{}]", found.join(", "))
+            }
+        };
+        let named = |pool: &ResourcePool| {
+            queue.spec.pools.iter().any(|name| name.to_string() == name_of(&pool.metadata))
+        };
+        pools.retain(named);
+        Ok(Self { queue, pools })
+    }
+
+    /// The queue's one CPU pool, with its name.
+    pub(crate) fn cpu_pool(&self) -> anyhow::Result<(String, &CpuPool)> {
+        let mut cpu = self
+            .pools
+            .iter()
+            .filter_map(|pool| pool.spec.cpu.as_ref().map(|cpu| (name_of(&pool.metadata), cpu)));
+        match (cpu.next(), cpu.next()) {
+            (Some(pool), None) => Ok(pool),
+            (None, _) => bail!("the queue names no ResourcePool with `cpu`: add one"),
+            (Some((one, _)), Some((two, _))) => {
+                bail!("pools `{one}` and `{two}` both have `cpu`: one machine is one pool")
+            }
+        }
+    }
+}
+
+fn name_of(metadata: &ObjectMeta) -> String {
+    metadata.name.clone().unwrap_or_default()
+}

@@ -1,0 +1,116 @@
+//! The role `standalone`: the queue and the agent of one machine in one process.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, ensure};
+use rollwright_agent::http::HttpConfig;
+use rollwright_agent::topology::{self, Reserved};
+use rollwright_agent::{AgentConfig, Endpoint};
+use rollwright_crds::pool::CpuPool;
+use rollwright_queue::{AgentListen, Listen, Listeners, MetricsListen, QueueConfig, QueueServer};
+use tokio_util::sync::CancellationToken;
+
+use crate::cli::Standalone;
+use crate::manifests::Bound;
+use crate::queue::with_parent;
+use crate::shutdown;
+
+pub(crate) async fn run(args: Standalone) -> anyhow::Result<()> {
+    let told = shutdown::on_signal()?;
+    ensure!(
+        std::fs::metadata("/proc/self")
+            .is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0),
+        "standalone makes sandboxes and writes cgroups: run it as root (sudo)"
+    );
+    let bound = Bound::read(&args.manifests.filename, args.manifests.queue.as_deref())?;
+    let (pool, cpu) = bound.cpu_pool()?;
+    let queue =
+        QueueConfig::from_manifests(&bound.queue, &bound.pools, &args.state_dir.join("queue"))?;
+    std::fs::create_dir_all(&args.state_dir)
+        .with_context(|| format!("cannot make `{}`", args.state_dir.display()))?;
+    let link = args.state_dir.join("link.sock");
+    let agent = agent_config(&args, pool, cpu)?;
+    agent.validate()?;
+
+    let listeners = Listeners {
+        callers: match args.listen {
+            Some(addr) => Listen::Tcp { addr, api_keys: args.api_keys.clone() },
+            None => Listen::Unix(with_parent(args.socket.clone())?),
+        },
+        agents: AgentListen::Unix(link.clone()),
+        metrics: Some(MetricsListen { addr: args.metrics_addr, token_file: None }),
+    };
+    let server = QueueServer::start(queue, listeners).await?;
+    let at = args
+        .listen
+        .map_or_else(|| format!("unix:{}", args.socket.display()), |addr| addr.to_string());
+    tracing::info!(at, node = agent.node, "callers may connect");
+
+    // The agent stops first: its last reports must reach the queue.
+    let (agent_stop, queue_stop) = (CancellationToken::new(), CancellationToken::new());
+    let mut agent =
+        tokio::spawn(rollwright_agent::run(agent, Endpoint::Unix(link), agent_stop.clone()));
+    let mut queue = tokio::spawn(server.serve(queue_stop.clone()));
+    let (agent_ended, queue_ended) = tokio::select! {
+        () = told.cancelled() => (None, None),
+        ended = &mut agent => (Some(ended), None),
+        ended = &mut queue => (None, Some(ended)),
+    };
+    agent_stop.cancel();
+    let agent_ended = match agent_ended {
+        Some(ended) => ended,
+        None => agent.await,
+    };
+    queue_stop.cancel();
+    let queue_ended = match queue_ended {
+        Some(ended) => ended,
+        None => queue.await,
+    };
+    agent_ended.context("the agent's task")?.context("the agent")?;
+    queue_ended.context("the queue's task")?.context("the queue")
+}
+
+fn agent_config(args: &Standalone, pool: String, cpu: &CpuPool) -> anyhow::Result<AgentConfig> {
+    let node = match &args.node {
+        Some(node) => node.clone(),
+        None => host_name()?,
+    };
+    let init = match &args.init {
+        Some(init) => std::path::absolute(init)?,
+        None => std::env::current_exe()?.with_file_name("rollwright-init"),
+    };
+    Ok(AgentConfig {
+        pool,
+        docker_socket: args.docker_socket.clone(),
+        state_dir: std::path::absolute(args.state_dir.join("agent"))?,
+        init,
+        reserved: reserved(cpu)?,
+        remove_on_exit: true,
+        http: Some(HttpConfig { address: args.agent_metrics_addr, token: None }),
+        ..AgentConfig::new(node)
+    })
+}
+
+/// The pool keeps back a number of cores: the lowest ones, which interrupts like best.
+fn reserved(cpu: &CpuPool) -> anyhow::Result<Reserved> {
+    let all = topology::discover(Path::new("/"), &Reserved::default())?;
+    let mut cores: Vec<u32> = all.numa.into_iter().flatten().collect();
+    cores.sort_unstable();
+    let back = cpu.reserved_cores as usize;
+    ensure!(
+        back < cores.len(),
+        "reservedCores is {back}, but this machine has {} cores",
+        cores.len()
+    );
+    Ok(Reserved {
+        cores: cores.into_iter().take(back).collect(),
+        memory_bytes: cpu.reserved_memory.as_ref().map_or(0, |memory| memory.bytes()),
+    })
+}
+
+fn host_name() -> anyhow::Result<String> {
+    let path = PathBuf::from("/proc/sys/kernel/hostname");
+    let name =
+        std::fs::read_to_string(&path).context("cannot read this machine's name: give --node")?;
+    Ok(name.trim().to_owned())
+}
