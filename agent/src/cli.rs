@@ -25,12 +25,14 @@ use crate::topology::Reserved;
 ///   rollwright-agent --queue unix:/run/rollwright/queue.sock --node $(hostname)
 ///
 /// Against a queue elsewhere (mutual TLS, never plain HTTP):
-///   rollwright-agent --queue <https://queue.rl.svc:7443> --node n1
+///   rollwright-agent --queue https://queue.rl.svc:7443 --node n1
 ///     --tls-ca ca.pem --tls-cert tls.pem --tls-key key.pem
+// The comments are the text of --help, which is not Markdown.
+#[expect(clippy::doc_markdown)]
 #[derive(Debug, Parser)]
 #[command(name = "rollwright-agent", version, verbatim_doc_comment)]
 pub struct Cli {
-    /// Queue to dial: unix:/path or <https://host:port>
+    /// Queue to dial: unix:/path or https://host:port
     #[arg(long, env = "ROLLWRIGHT_QUEUE")]
     queue: String,
     /// Certificate authority of the queue, PEM

@@ -56,12 +56,7 @@ pub struct ImageGc {
 
 impl Default for ImageGc {
     fn default() -> Self {
-        Self {
-            low: 0.15,
-            high: 0.25,
-            idle: Duration::from_secs(3600),
-            every: Duration::from_secs(60),
-        }
+        Self { low: 0.15, high: 0.25, idle: Duration::from_hours(1), every: Duration::from_mins(1) }
     }
 }
 

@@ -76,7 +76,7 @@ pub async fn serve(
 
 async fn authorise(State(shared): State<Shared>, request: Request, next: Next) -> Response {
     let Some(token) = &shared.token else { return next.run(request).await };
-    let sent = request.headers().get(header::AUTHORIZATION).map(|value| value.as_bytes());
+    let sent = request.headers().get(header::AUTHORIZATION).map(axum::http::HeaderValue::as_bytes);
     let wanted = format!("Bearer {token}");
     if sent.is_some_and(|sent| same(sent, wanted.as_bytes())) {
         return next.run(request).await;

@@ -128,23 +128,26 @@ impl Places {
         }
     }
 
-    /// Removes what belongs to no sandbox of these names.
-    pub fn collect(&self, names: &[&str]) {
+    /// Removes what belongs to no sandbox of these names; whose they were.
+    pub fn collect(&self, names: &[&str]) -> Vec<OpenSandbox> {
         let entries = |dir: PathBuf| {
             let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
             entries.filter_map(|entry| entry.file_name().into_string().ok()).collect::<Vec<_>>()
         };
+        let mut lost = Vec::new();
+        for name in entries(self.records()) {
+            if !names.contains(&name.as_str()) {
+                lost.extend(self.recorded(&name));
+                self.forget(&name);
+            }
+        }
         for run in entries(self.runs()) {
             let name = format!("{NAME_PREFIX}{run}");
             if !names.contains(&name.as_str()) {
                 self.forget(&name);
             }
         }
-        for name in entries(self.records()) {
-            if !names.contains(&name.as_str()) {
-                self.forget(&name);
-            }
-        }
+        lost
     }
 }
 
@@ -166,7 +169,7 @@ mod tests {
             places.make_run_dir(name).unwrap();
             places.record(name, &open).unwrap();
         }
-        places.collect(&[&kept]);
+        assert_eq!(places.collect(&[&kept]), std::slice::from_ref(&open));
         assert_eq!(places.recorded(&kept), Some(open));
         assert_eq!(places.recorded(&orphan), None);
         assert!(places.run_dir(&kept).exists() && !places.run_dir(&orphan).exists());

@@ -45,7 +45,9 @@ pub fn of_sandbox(
 }
 
 /// The spec that a sandbox was made from; `None` when the labels are not ours.
-pub fn spec_of(labels: &HashMap<String, String>) -> Option<SandboxSpec> {
+pub fn spec_of<S: std::hash::BuildHasher>(
+    labels: &HashMap<String, String, S>,
+) -> Option<SandboxSpec> {
     let bytes = STANDARD.decode(labels.get(SPEC)?).ok()?;
     SandboxSpec::decode(bytes.as_slice()).ok()
 }

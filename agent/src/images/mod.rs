@@ -19,7 +19,7 @@ use crate::fault;
 use gc::Ledger;
 
 /// A pull that nobody waits for any more ends after this time.
-const ABANDONED_PULL: Duration = Duration::from_secs(3600);
+const ABANDONED_PULL: Duration = Duration::from_hours(1);
 
 type Flight = Shared<BoxFuture<'static, Result<(), Fault>>>;
 

@@ -150,7 +150,7 @@ impl Actor {
             let at = wake.unwrap_or_else(Instant::now).into();
             tokio::select! {
                 input = inbox_rx.recv() => match input {
-                    Some(Input::Queue(message)) => self.queue(message).await,
+                    Some(Input::Queue(message)) => self.queue(*message).await,
                     Some(Input::LinkUp(outbox_tx)) => self.link_up(outbox_tx).await,
                     Some(Input::LinkDown) => self.link_down(),
                     Some(Input::Stop(done_tx)) => stopped = Some(Some(done_tx)),

@@ -16,7 +16,11 @@ impl Actor {
     pub(super) async fn adopt(&mut self) -> Result<(), Fault> {
         let found = self.ground.engine.sandboxes(&self.ground.config.node).await?;
         let names: Vec<&str> = found.iter().map(|found| found.name.as_str()).collect();
-        self.ground.places.collect(&names);
+        for open in self.ground.places.collect(&names) {
+            let fault =
+                fault::infrastructure("SandboxLost", "the sandbox was removed while no agent ran");
+            self.tell_later(open.trajectory_id, &fault);
+        }
         for container in &found {
             self.adopt_one(container).await;
         }
@@ -40,21 +44,24 @@ impl Actor {
                     actions = live.len(),
                     "took over a sandbox"
                 );
-                self.take_over(open.trajectory_id, sandbox, live);
+                self.take_over(&open.trajectory_id, sandbox, live);
             }
             Err(fault) => {
                 tracing::warn!(trajectory = open.trajectory_id, %fault, "a sandbox is lost");
                 self.ground.remove(&container.name, None).await;
-                let fault = Some(fault::to_proto(&fault));
-                self.untold.push(SandboxFailed { trajectory_id: open.trajectory_id, fault });
+                self.tell_later(open.trajectory_id, &fault);
             }
         }
     }
 
-    fn take_over(&mut self, trajectory: String, sandbox: Sandbox, live: Vec<LiveAction>) {
+    fn tell_later(&mut self, trajectory_id: String, fault: &Fault) {
+        self.untold.push(SandboxFailed { trajectory_id, fault: Some(fault::to_proto(fault)) });
+    }
+
+    fn take_over(&mut self, trajectory: &str, sandbox: Sandbox, live: Vec<LiveAction>) {
         let name = std::sync::Arc::clone(&sandbox.name);
-        self.hold(trajectory.clone(), sandbox, ResetTimes::default(), false);
-        if let Some(Entry::Ready(ready)) = self.sandboxes.get_mut(&trajectory) {
+        self.hold(trajectory, sandbox, ResetTimes::default(), false);
+        if let Some(Entry::Ready(ready)) = self.sandboxes.get_mut(trajectory) {
             ready.running = live.len();
         }
         for mut live in live {

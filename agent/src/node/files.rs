@@ -21,7 +21,7 @@ const MAX_TRANSFERS: usize = 256;
 /// Weight of a transfer on the sandbox's cores.
 const UNITS: f64 = 0.5;
 /// A transfer on which nothing moves for this long ends.
-const STALL: Duration = Duration::from_secs(120);
+const STALL: Duration = Duration::from_mins(2);
 
 /// What the queue says in a transfer.
 #[derive(Debug)]

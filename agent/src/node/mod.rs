@@ -55,7 +55,7 @@ pub enum NodeError {
 #[derive(Debug)]
 enum Input {
     /// A message of the queue.
-    Queue(QueueMessage),
+    Queue(Box<QueueMessage>),
     /// A stream stands: node --messages--> queue.
     LinkUp(mpsc::Sender<AgentMessage>),
     /// It is gone.
@@ -75,7 +75,7 @@ pub struct NodeHandle {
 impl NodeHandle {
     /// Hands over a message of the queue; fails when the node has stopped.
     pub async fn handle(&self, message: QueueMessage) -> Result<(), ()> {
-        self.inbox_tx.send(Input::Queue(message)).await.map_err(drop)
+        self.inbox_tx.send(Input::Queue(Box::new(message))).await.map_err(drop)
     }
 
     /// A stream stands. The node's hello is the first message into it, then

@@ -94,23 +94,23 @@ impl Actor {
             return self.say_failed(trajectory, &fault).await;
         }
         sandbox.spec = spec;
-        self.hold(trajectory.clone(), sandbox, times, warm);
+        self.hold(&trajectory, sandbox, times, warm);
         self.say_ready(trajectory, times, warm).await;
     }
 
     /// Puts a sandbox that is up among those of the node.
     pub(super) fn hold(
         &mut self,
-        trajectory: String,
+        trajectory: &str,
         sandbox: Sandbox,
         times: ResetTimes,
         warm: bool,
     ) {
-        self.trajectories.insert(Arc::clone(&sandbox.name), trajectory.clone());
+        self.trajectories.insert(Arc::clone(&sandbox.name), trajectory.to_owned());
         let last_active = Instant::now();
         let ready = Ready { sandbox, warm, times, running: 0, last_active, idle_at: None };
-        self.sandboxes.insert(trajectory.clone(), Entry::Ready(Box::new(ready)));
-        self.touch(&trajectory);
+        self.sandboxes.insert(trajectory.to_owned(), Entry::Ready(Box::new(ready)));
+        self.touch(trajectory);
         self.count();
     }
 

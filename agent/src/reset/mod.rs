@@ -31,8 +31,8 @@ use crate::sandbox::{Places, Sandbox, new_name};
 use crate::session::{Connected, Session, SessionError};
 
 /// Time limits where the template does not say.
-const IMAGE_TIMEOUT: Duration = Duration::from_secs(600);
-const START_TIMEOUT: Duration = Duration::from_secs(60);
+const IMAGE_TIMEOUT: Duration = Duration::from_mins(10);
+const START_TIMEOUT: Duration = Duration::from_mins(1);
 /// First and longest pause between two tries to reach a new helper.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
@@ -188,20 +188,13 @@ impl Ground {
         attempt.starting = None;
         started.map_err(|error| fault::infrastructure("StartFailed", error.to_string()))??;
         let running = self.engine.running(&attempt.name).await?;
-        let connected = match &running {
-            Some(_) => self.connect(&attempt.name).await,
-            None => None,
-        };
-        match (running, connected) {
-            (Some(running), Some(connected)) => Ok((running, connected?)),
-            _ => {
-                let words = self.engine.last_words(&attempt.name).await;
-                Err(fault::infrastructure(
-                    "StartFailed",
-                    format!("the sandbox ended at once: {words}"),
-                ))
-            }
+        if let Some(running) = running
+            && let Some(connected) = self.connect(&attempt.name).await
+        {
+            return Ok((running, connected?));
         }
+        let words = self.engine.last_words(&attempt.name).await;
+        Err(fault::infrastructure("StartFailed", format!("the sandbox ended at once: {words}")))
     }
 
     /// Reaches a new helper; `None` when its container has ended.

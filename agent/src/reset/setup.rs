@@ -16,7 +16,7 @@ use crate::{fault, policy};
 /// Start of the helper's keys of set-up commands; no action id holds a colon.
 pub(super) const KEY: &str = ":setup:";
 /// Time limit where the template does not say.
-const TIMEOUT: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_mins(5);
 /// Weight of set-up against actions on the same cores.
 const UNITS: f64 = 0.5;
 /// Bytes of output kept of each of head and tail, for the message of a failure.

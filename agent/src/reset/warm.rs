@@ -10,7 +10,7 @@ pub const MAX_POOLS: usize = 64;
 const STARTING_AT_ONCE: usize = 2;
 /// Pauses after failures.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+const LONGEST_PAUSE: Duration = Duration::from_mins(5);
 
 /// The warm sandboxes of a node; `S` is a sandbox.
 #[derive(Debug)]

@@ -289,5 +289,10 @@ fn kill_round(procs: &Path, mark: &[u8]) -> usize {
         environ.split(|byte| *byte == 0).any(|entry| entry == mark)
     });
     let pids = marked.filter_map(rustix::process::Pid::from_raw);
-    pids.map(|pid| rustix::process::kill_process(pid, rustix::process::Signal::KILL)).count()
+    // One that has ended meanwhile is as good as killed.
+    pids.filter(|pid| {
+        let _ = rustix::process::kill_process(*pid, rustix::process::Signal::KILL);
+        true
+    })
+    .count()
 }

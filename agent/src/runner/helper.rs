@@ -30,7 +30,7 @@ const REPORT_LIMIT: Duration = Duration::from_secs(5);
 /// The signal that nothing survives.
 const SIGKILL: i32 = 9;
 /// Stands for "no deadline".
-const FAR_FUTURE: Duration = Duration::from_secs(365 * 24 * 3600);
+const FAR_FUTURE: Duration = Duration::from_hours(365 * 24);
 
 /// One action that has not ended.
 #[derive(Debug)]
@@ -51,7 +51,7 @@ struct Running {
 /// A blocking cgroup operation that came to its end.
 enum Done {
     Killed { key: String, cgroup: ActionCgroup, result: Result<(), CgroupError> },
-    Parked { result: Result<(), CgroupError>, report: Box<ActionEnded> },
+    Parked { result: Result<(), CgroupError>, report: Option<Box<ActionEnded>> },
 }
 
 /// The runner of one sandbox.
@@ -268,7 +268,7 @@ impl HelperRunner {
                 let Some(running) = self.running.remove(&key) else { return };
                 let fault = fault::user("StartRefused", reason);
                 self.reports.failed(&running.action_id, running.attempt, &fault, true).await;
-                self.park(running.cgroup, None, work);
+                park(running.cgroup, None, work);
             }
         }
     }
@@ -295,26 +295,12 @@ impl HelperRunner {
         let report = report(&running, ended.as_ref(), used.unwrap_or_default());
         let populated = running.cgroup.as_ref().is_some_and(|c| c.is_populated().unwrap_or(true));
         if populated {
-            return self.park(running.cgroup, Some(Box::new(report)), work);
+            return park(running.cgroup, Some(Box::new(report)), work);
         }
         if let Some(Err(error)) = running.cgroup.map(ActionCgroup::park) {
             tracing::warn!(%error, "cannot tidy up an ended action");
         }
         self.reports.send(Report::Ended(Box::new(report))).await;
-    }
-
-    /// Moves what is left behind out of the way, then reports.
-    fn park(
-        &self,
-        cgroup: Option<ActionCgroup>,
-        report: Option<Box<ActionEnded>>,
-        work: &mut JoinSet<Done>,
-    ) {
-        let Some(cgroup) = cgroup else { return };
-        work.spawn_blocking(move || {
-            let result = cgroup.park().map(drop);
-            Done::Parked { result, report: report.unwrap_or_default() }
-        });
     }
 
     async fn expire(&mut self, work: &mut JoinSet<Done>) {
@@ -373,12 +359,21 @@ impl HelperRunner {
                 if let Err(error) = result {
                     tracing::warn!(%error, "cannot tidy up an ended action");
                 }
-                if !report.action_id.is_empty() {
+                if let Some(report) = report {
                     self.reports.send(Report::Ended(report)).await;
                 }
             }
         }
     }
+}
+
+/// Moves what is left behind out of the way, then reports.
+fn park(cgroup: Option<ActionCgroup>, report: Option<Box<ActionEnded>>, work: &mut JoinSet<Done>) {
+    let Some(cgroup) = cgroup else { return };
+    work.spawn_blocking(move || {
+        let result = cgroup.park().map(drop);
+        Done::Parked { result, report }
+    });
 }
 
 fn message(start: &StartAction, command: Command, key: String, uid: u32, tag: Vec<u8>) -> Start {
@@ -441,8 +436,9 @@ fn not_started(failure: &StartFailure) -> (Fault, bool) {
     let message = failure.message.clone();
     match failure.kind {
         StartFailureKind::NotFound => (fault::action("CommandNotFound", message), false),
-        StartFailureKind::PermissionDenied => (fault::action("NotExecutable", message), false),
-        StartFailureKind::BadExecutable => (fault::action("NotExecutable", message), false),
+        StartFailureKind::PermissionDenied | StartFailureKind::BadExecutable => {
+            (fault::action("NotExecutable", message), false)
+        }
         StartFailureKind::BadCwd => (fault::action("NoSuchDirectory", message), false),
         StartFailureKind::BadArguments => (fault::user("InvalidCommand", message), false),
         StartFailureKind::NoProcess => (fault::action("NoProcess", message), false),

@@ -1,0 +1,12 @@
+//! The node on the real Docker engine, driven by the queue's messages through a
+//! channel. Needs root, Docker at `/var/run/docker.sock` and a static busybox.
+#![cfg(test)]
+
+mod actions;
+mod common;
+mod link;
+mod network;
+mod plain;
+mod reset;
+mod restart;
+mod sandboxes;
