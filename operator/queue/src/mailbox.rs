@@ -93,8 +93,14 @@ impl<T: Weigh> Mailbox<T> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds an item without waking the reader. One item may overshoot the limit.
+    /// Adds an item without waking the reader. It may overshoot the limit.
     pub(crate) fn write(&self, item: T, ends_one: bool) -> Written {
+        self.write_all(std::iter::once(item), ends_one)
+    }
+
+    /// Adds items that belong together without waking the reader. They may
+    /// overshoot the limit.
+    pub(crate) fn write_all(&self, items: impl IntoIterator<Item = T>, ends_one: bool) -> Written {
         let mut inner = self.lock();
         if inner.closed {
             return Written::Closed;
@@ -106,10 +112,12 @@ impl<T: Weigh> Mailbox<T> {
             self.close(Some(crate::fault::infrastructure("SlowReader", message)));
             return Written::Overflow;
         }
-        let weight = item.weight();
-        inner.bytes += weight;
-        self.budget.add(weight);
-        inner.items.push_back(item);
+        for item in items {
+            let weight = item.weight();
+            inner.bytes += weight;
+            self.budget.add(weight);
+            inner.items.push_back(item);
+        }
         if ends_one {
             inner.expected = inner.expected.saturating_sub(1);
         }

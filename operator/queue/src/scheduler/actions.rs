@@ -229,11 +229,13 @@ impl Scheduler {
 
     /// Tells a caller what has happened so far.
     fn replay(&mut self, id: &ActionId, to: &Subscriber, events: Vec<pb::ActionEvent>) {
-        for mut event in events {
+        let ends = events.last().is_some_and(is_final);
+        let events = events.into_iter().map(|mut event| {
             id.as_str().clone_into(&mut event.action_id);
-            let ends = is_final(&event);
-            self.tell(to, event, ends);
-        }
+            event
+        });
+        let written = to.mailbox.write_all(events, ends);
+        self.note(to, written);
     }
 
     /// Turns a submission away; nothing is kept of it.

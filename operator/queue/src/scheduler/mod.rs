@@ -287,7 +287,12 @@ impl Scheduler {
 
     /// Writes an event to a reader, who is woken at the end of the round.
     fn tell(&mut self, to: &Subscriber, event: pb::ActionEvent, ends: bool) {
-        match to.mailbox.write(event, ends) {
+        let written = to.mailbox.write(event, ends);
+        self.note(to, written);
+    }
+
+    fn note(&mut self, to: &Subscriber, written: Written) {
+        match written {
             Written::First => self.touched.push(Arc::clone(&to.mailbox)),
             Written::Overflow => self.metrics.slow_readers.inc(),
             Written::More | Written::Closed => {}

@@ -1,1 +1,72 @@
+//! Tests of the store without a queue around it.
 
+use super::*;
+
+const RETENTION: Retention = Retention { keep_for: Duration::from_secs(8), max_results: 80 };
+
+fn at(seconds: u64) -> Time {
+    Time::from_nanos(seconds * 1_000_000_000)
+}
+
+fn end(store: &Store, id: &str, now: Time) -> Vec<Durable> {
+    use rollwright_core::ids::ActionId;
+    let record = Ended { job: "j".into(), ended: now.as_nanos(), ..Ended::default() };
+    let record = std::sync::Arc::new(record);
+    store.commit(vec![Op::End { action: ActionId::new(id).unwrap(), record }], now).unwrap()
+}
+
+#[test]
+fn results_are_kept_for_their_time_and_survive_reopening() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, first) = Store::open(dir.path(), RETENTION, at(1_000)).unwrap();
+    end(&store, "a", at(1_000));
+    end(&store, "b", at(1_005));
+    drop(store);
+    let (store, again) = Store::open(dir.path(), RETENTION, at(1_006)).unwrap();
+    assert!(again.epoch > first.epoch);
+    assert!(again.retained.may_hold("a") && again.retained.may_hold("b"));
+    assert!(!again.retained.may_hold("c"));
+    assert!(store.result("a", at(1_007)).unwrap().is_some());
+    assert!(store.result("a", at(1_008)).unwrap().is_none(), "its time is over");
+    assert!(store.result("b", at(1_008)).unwrap().is_some());
+    // The bucket goes when the last in it is over, not before.
+    let gone = end(&store, "c", at(1_020));
+    assert!(gone.iter().any(|durable| matches!(durable, Durable::Expired(_))));
+}
+
+#[test]
+fn too_many_results_push_out_the_oldest() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, _) = Store::open(dir.path(), RETENTION, at(1_000)).unwrap();
+    for index in 0..200 {
+        end(&store, &format!("a{index}"), at(1_000));
+    }
+    let kept =
+        (0..200).filter(|index| store.result(&format!("a{index}"), at(1_000)).unwrap().is_some());
+    let kept: Vec<_> = kept.collect();
+    assert!(kept.len() <= 90 && kept.last() == Some(&199), "{kept:?}");
+}
+
+#[test]
+fn a_corrupt_or_foreign_store_is_a_clear_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, _) = Store::open(dir.path(), RETENTION, at(1)).unwrap();
+    assert!(matches!(
+        Store::open(dir.path(), RETENTION, at(1)).map(drop),
+        Err(StoreError::Locked { .. })
+    ));
+    store.accepted.insert("a", b"\xff\xff\xff").unwrap();
+    store.db.persist(PersistMode::SyncAll).unwrap();
+    drop(store);
+    let error = Store::open(dir.path(), RETENTION, at(1)).map(drop).unwrap_err().to_string();
+    assert!(error.contains("corrupt: action `a`"), "{error}");
+
+    let dir = tempfile::tempdir().unwrap();
+    let (store, _) = Store::open(dir.path(), RETENTION, at(1)).unwrap();
+    let meta = store.db.keyspace("meta", KeyspaceCreateOptions::default).unwrap();
+    meta.insert("schema", b"something-else/7").unwrap();
+    store.db.persist(PersistMode::SyncAll).unwrap();
+    drop((store, meta));
+    let error = Store::open(dir.path(), RETENTION, at(1)).map(drop).unwrap_err().to_string();
+    assert!(error.contains("something-else/7"), "{error}");
+}

@@ -118,6 +118,14 @@ impl Writer {
     }
 }
 
+impl Drop for Writer {
+    fn drop(&mut self) {
+        // Without waiting: the thread writes what is left and ends by itself.
+        self.shared.pending.lock().unwrap_or_else(PoisonError::into_inner).stopping = true;
+        self.shared.wake.notify_one();
+    }
+}
+
 impl Shared {
     /// Everything that waits; empty after a while without; `None` at the end.
     fn next(&self) -> Option<Vec<Op>> {
@@ -135,7 +143,7 @@ impl Shared {
 
 impl Store {
     /// Writes a batch and makes it durable.
-    fn commit(&self, ops: Vec<Op>, now: Time) -> Result<Vec<Durable>, StoreError> {
+    pub(super) fn commit(&self, ops: Vec<Op>, now: Time) -> Result<Vec<Durable>, StoreError> {
         let mut durable = Vec::with_capacity(ops.len() + 1);
         if let Some(expired) = self.turn_buckets(now)? {
             durable.push(Durable::Expired(expired));
