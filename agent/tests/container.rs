@@ -174,8 +174,8 @@ async fn process_one_of_a_container_with_a_shell() {
     // A fork bomb ends in a kill, and the sandbox works on. Orphans are reaped.
     let bomb = "b() { b & b & }; b; b; setsid sleep 1000 & exit 5";
     run(&mut connected, &cgroup, &["sh", "-c", bomb]).await;
-    let states = "cat /proc/[0-9]*/status | grep -c 'State:.*zombie'; exit 0";
-    let (text, ended, _) = run(&mut connected, &cgroup, &["sh", "-c", states]).await;
+    let zombies = "cat /proc/[0-9]*/status | grep -c 'State:.*zombie'; exit 0";
+    let (text, ended, _) = run(&mut connected, &cgroup, &["sh", "-c", zombies]).await;
     assert_eq!((text.trim(), ended.end), ("0", End::Exited { code: 0 }));
 
     let status = fs::read_to_string(format!("/proc/{}/status", sandbox.pid())).unwrap();
