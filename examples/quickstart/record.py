@@ -25,7 +25,10 @@ MEDIAN, P90, Z90, LONGEST = 3.2, 11.9, 1.2816, 60.0
 # edits as (file, old text, new text); the first edit of each keeps the package right.
 PACKAGES = {
     "marshmallow": dict(
-        suite=1192, focus="tests/test_validate.py tests/test_utils.py", grep="def __call__",
+        # These are named after the current second: no two workers collect the same.
+        skip="tests/test_deserialization.py::TestFieldDeserialization::"
+             "test_invalid_datetime_deserialization",
+        suite=1181, focus="tests/test_validate.py tests/test_utils.py", grep="def __call__",
         look="src/marshmallow/validate.py", edits=[
             ("src/marshmallow/validate.py",
              "if self.min is not None and length < self.min:",
@@ -153,11 +156,12 @@ def main() -> None:
             # Half of the trajectories run everything before they say that they are done.
             if rng.random() < 0.5:
                 steps.append(("test-all", "tests", f"cd repo && {PYTEST} | tail -n 15"))
+            skip = f" --deselect {about['skip']}" if "skip" in about else ""
             lines.append(json.dumps({
                 "group": package,
                 "rollout": number,
                 "edit": name,
-                "suite": f"cd repo && {PYTEST}",
+                "suite": f"cd repo && {PYTEST}{skip}",
                 "suite_tests": about["suite"],
                 "unpack": f"mkdir -p repo && {untar}",
                 "steps": [dict(name=n, profile=p, think_s=think(), shell=c) for n, p, c in steps],

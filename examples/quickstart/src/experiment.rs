@@ -89,13 +89,12 @@ async fn run_policy(
     ensure!(init.is_file(), "{} is missing; build it with `make build`", init.display());
     let manifests = options.workload.join("manifests").join(policy);
     ensure!(manifests.is_dir(), "{} is not a directory of manifests", manifests.display());
-    // Below the output directory, but short enough for a socket's name.
-    let socket = std::env::temp_dir().join(format!("rollwright-{}.sock", std::process::id()));
+    let scratch = tempfile::Builder::new().prefix("rollwright-").tempdir()?;
     let log = options.out.join(format!("standalone-{policy}.log"));
     let prefix = format!("quickstart-{}-{policy}", std::process::id());
 
     let (mut service, client) =
-        Service::start(&binary, &full(&init), &manifests, &socket, &log).await?;
+        Service::start(&binary, &full(&init), &manifests, scratch.path(), &log).await?;
     let result = tokio::select! {
         run = play_all(&client, options, policy, &prefix, trajectories) => run,
         _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("interrupted")),

@@ -13,9 +13,17 @@ mod service;
 mod trace;
 mod workload;
 
-use clap::Parser;
+use std::process::ExitCode;
+
+use clap::Parser as _;
 
 #[tokio::main]
-async fn main() -> anyhow::Result<()> {
-    experiment::run(experiment::Options::parse()).await
+async fn main() -> ExitCode {
+    match experiment::run(experiment::Options::parse()).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
 }

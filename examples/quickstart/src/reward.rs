@@ -32,6 +32,10 @@ struct Summary {
 /// Grades a run of pytest that ended by itself with an exit code, or by a signal.
 pub(crate) fn grade(exit_code: Option<i32>, output: &str, expected: u32) -> Verdict {
     let scored = |reward, passed| Verdict::Scored { reward, passed, expected };
+    if output.contains("Different tests were collected between") {
+        let reason = "the workers of pytest-xdist collected different tests".to_owned();
+        return Verdict::Unscored { reason };
+    }
     match exit_code {
         // Some tests ran; a suite that lost tests did not pass.
         Some(code @ (0 | 1)) => match summary(output) {

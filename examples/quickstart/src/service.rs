@@ -24,22 +24,29 @@ pub(crate) struct Service {
 
 impl Service {
     /// Starts it with a directory of manifests, and connects when it answers with a node.
+    /// Its socket and state go below `scratch`, whose path must be short (a socket's name
+    /// holds 107 bytes).
     pub(crate) async fn start(
         binary: &Path,
         init: &Path,
         manifests: &Path,
-        socket: &Path,
+        scratch: &Path,
         log: &Path,
     ) -> anyhow::Result<(Self, Client)> {
+        let socket = scratch.join("queue.sock");
         let output = File::create(log).with_context(|| format!("{}", log.display()))?;
         let child = Command::new(binary)
             .arg("standalone")
             .arg("-f")
             .arg(manifests)
             .arg("--socket")
-            .arg(socket)
+            .arg(&socket)
+            .arg("--state-dir")
+            .arg(scratch.join("state"))
             .arg("--init")
             .arg(init)
+            // Any free ports: nobody scrapes this run.
+            .args(["--metrics-addr", "127.0.0.1:0", "--agent-metrics-addr", "127.0.0.1:0"])
             .stdin(Stdio::null())
             .stdout(output.try_clone()?)
             .stderr(output)
@@ -48,7 +55,7 @@ impl Service {
             .spawn()
             .with_context(|| format!("{} cannot be started", binary.display()))?;
         let mut service = Self { child, log: log.to_owned() };
-        match service.wait_until_ready(socket).await {
+        match service.wait_until_ready(&socket).await {
             Ok(client) => Ok((service, client)),
             Err(error) => {
                 service.stop().await?;
