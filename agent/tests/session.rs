@@ -441,6 +441,41 @@ async fn an_action_enters_the_cgroup_it_is_given_and_dies_with_it() {
     assert_eq!(client.end_of("gone").await.failure(), StartFailureKind::Cgroup);
 }
 
+#[tokio::test]
+async fn a_process_made_ahead_runs_the_action_that_it_was_made_for() {
+    let (Some(helper), Some(container)) = (Helper::start(), Container::new()) else { return };
+    let sandbox = container.adopt();
+    let mut client = helper.connect().await;
+    let script = "cat; cat /proc/self/cgroup; ls -l /proc/self/fd | wc -l; id -u; exit 3";
+    for slot in ["matching", "other"] {
+        let (name, fds) = sandbox.prepare().unwrap().unwrap();
+        assert!(sandbox.prepare().unwrap().is_none());
+        client.session.prepare(slot, &fds).await.unwrap();
+        let action = sandbox.create_action(&grant(&[1], 1.0)).unwrap();
+        assert_eq!(action.name(), name);
+        let start = client.spec(slot, Program::Shell(script.into()));
+        let fds = action.procs_fds().unwrap();
+        client.session.start_in("matching", start, Some(b"in\n"), &fds).await.unwrap();
+        let seen = client.end_of(slot).await;
+        let text = seen.text();
+        assert!(text.starts_with("in\n") && text.ends_with("5\n1000\n"), "{text}");
+        assert!(text.contains(&format!("/{name}\n")), "{text}");
+        assert_eq!((seen.started, seen.end()), (1, &End::Exited { code: 3 }));
+        action.kill(LIMIT).unwrap();
+        action.park().unwrap();
+    }
+    // One that died is replaced, and what cannot start says so all the same.
+    let (_, fds) = sandbox.prepare().unwrap().unwrap();
+    client.session.prepare("dead", &fds).await.unwrap();
+    let action = sandbox.create_action(&grant(&[1], 1.0)).unwrap();
+    assert!(support::until(|| action.is_populated().unwrap()));
+    action.kill(LIMIT).unwrap();
+    let start = client.spec("dead", Program::Argv(vec!["no-such-program".into()]));
+    client.session.start_in("dead", start, None, &fds).await.unwrap();
+    assert_eq!(client.end_of("dead").await.failure(), StartFailureKind::NotFound);
+    action.park().unwrap();
+}
+
 fn target(path: &Path, tar: bool) -> Target {
     Target { path: path.to_str().unwrap().into(), tar, mode: 0, uid: USER, gid: USER }
 }

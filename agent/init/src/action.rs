@@ -9,6 +9,7 @@ use rustix::process::{Pid, WaitStatus};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::output::{Cursor, OutputBuffer};
+use crate::prepared::Prepared;
 use crate::protocol::{
     End, Ended, FromInit, KnownAction, MAX_OUTPUT_LIMIT, Output, Program, Start, StartFailure,
     StartFailureKind, Stream,
@@ -53,8 +54,14 @@ pub(crate) enum Source {
 }
 
 impl Action {
-    /// Starts it. A start that fails is an action that ended.
-    pub(crate) fn start(start: &Start, fds: Vec<OwnedFd>, null: &OwnedFd) -> Self {
+    /// Starts it, by the process made ahead if there is one. A start that fails is an
+    /// action that ended.
+    pub(crate) fn start(
+        start: &Start,
+        mut fds: Vec<OwnedFd>,
+        null: &OwnedFd,
+        ready: Option<Prepared>,
+    ) -> Self {
         let limit = start.output_limit.min(MAX_OUTPUT_LIMIT);
         let mut action = Self {
             key: start.key.clone(),
@@ -69,7 +76,17 @@ impl Action {
             ended: None,
             report: Report::default(),
         };
-        if let Err(failure) = action.spawn(start, fds, null) {
+        if let Some(ready) = ready {
+            let stdin = if start.stdin { fds.first().unwrap_or(null) } else { null };
+            // One that cannot take it has died: a new process does it.
+            if let Ok(begun) = ready.begin(start, stdin) {
+                action.pid = Some(begun.pid);
+                action.status = Some(begun.status);
+                action.pipes = begun.pipes.map(Some);
+                return action;
+            }
+        }
+        if let Err(failure) = action.spawn(start, std::mem::take(&mut fds), null) {
             action.ended = Some((not_started(failure, start), 0));
         }
         action
@@ -93,11 +110,7 @@ impl Action {
             let stdin = stdin.as_ref().unwrap_or(null);
             let streams = [stdin.as_fd(), stdout_tx.as_fd(), stderr_tx.as_fd()];
             let identity = Identity { uid: start.uid, gid: start.gid, cgroups: &cgroups };
-            let (kind, error) = plan.run(&identity, streams, &status_tx);
-            let [low, high] = (error.raw_os_error() as u16).to_le_bytes();
-            // The parent sees the pipe end in any case.
-            let _ = rustix::io::write(&status_tx, &[kind as u8, low, high]);
-            127
+            report_failure(&status_tx, plan.run(&identity, streams, &status_tx))
         };
         self.pid = Some(spawn::fork(child).map_err(no_process)?);
         for fd in [&status_rx, &stdout_rx, &stderr_rx] {
@@ -272,7 +285,7 @@ pub(crate) enum Reported {
 }
 
 /// Everything that the child needs, made before the fork.
-struct Plan {
+pub(crate) struct Plan {
     paths: Vec<CString>,
     args: Vec<CString>,
     env: Vec<CString>,
@@ -280,7 +293,7 @@ struct Plan {
 }
 
 impl Plan {
-    fn of(start: &Start) -> Result<Self, Failure> {
+    pub(crate) fn of(start: &Start) -> Result<Self, Failure> {
         let bad = |_| (StartFailureKind::BadArguments, Errno::INVAL);
         let args: Vec<&str> = match &start.program {
             Program::Shell(command) => vec!["/bin/sh", "-c", command],
@@ -312,7 +325,7 @@ impl Plan {
     }
 
     /// In the child; returns only where the program cannot be run.
-    fn run(
+    pub(crate) fn run(
         &self,
         identity: &Identity<'_>,
         streams: [std::os::fd::BorrowedFd<'_>; 3],
@@ -332,6 +345,14 @@ impl Plan {
         }
         spawn::execute(&self.paths, &self.args, &self.env)
     }
+}
+
+/// In a child: says why it runs no program; its exit code.
+pub(crate) fn report_failure(status: &OwnedFd, (kind, error): Failure) -> i32 {
+    let [low, high] = (error.raw_os_error() as u16).to_le_bytes();
+    // The parent sees the pipe end in any case.
+    let _ = rustix::io::write(status, &[kind as u8, low, high]);
+    127
 }
 
 /// What the child wrote instead of running the program.

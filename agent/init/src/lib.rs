@@ -9,6 +9,7 @@ mod connection;
 mod files;
 pub mod options;
 mod output;
+mod prepared;
 pub mod protocol;
 pub mod server;
 mod spawn;

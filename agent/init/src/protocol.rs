@@ -30,6 +30,20 @@ pub enum ToInit {
     },
     /// Runs an action, or reports the one of this key again.
     Start(Start),
+    /// Makes a process ahead, in the cgroup whose `cgroup.procs` files come beside it:
+    /// entering one can take the kernel ten milliseconds. One is kept; a newer replaces it.
+    Prepare {
+        /// Names it for [`ToInit::StartIn`].
+        slot: String,
+    },
+    /// As [`ToInit::Start`], by the process made ahead under this name where there is
+    /// one, which is in its cgroup already; else by a new one, as the descriptors say.
+    StartIn {
+        /// Name given to [`ToInit::Prepare`].
+        slot: String,
+        /// The action.
+        start: Start,
+    },
     /// Sends a signal to the action's process group.
     Kill {
         /// Action.

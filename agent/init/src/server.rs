@@ -13,6 +13,7 @@ use rustix::process::{Pid, Signal, WaitOptions};
 use crate::action::{Action, Source};
 use crate::connection::{self, Connection, Received};
 use crate::options::Options;
+use crate::prepared::Prepared;
 use crate::protocol::{
     FileFailure, FileFailureKind, FromInit, MAX_PACKET, PROTOCOL_VERSION, Start, ToInit,
 };
@@ -94,6 +95,7 @@ pub fn serve(options: &Options) -> Result<(), ServeError> {
         actions: BTreeMap::new(),
         ended: VecDeque::new(),
         transfers: Vec::new(),
+        ready: None,
         orphan_pipes: VecDeque::new(),
         replies: VecDeque::new(),
         scratch: vec![0; MAX_PACKET],
@@ -127,6 +129,8 @@ struct Server {
     /// Keys of ended actions, oldest first.
     ended: VecDeque<String>,
     transfers: Vec<Transfer>,
+    /// The process made ahead for the next action.
+    ready: Option<Prepared>,
     orphan_pipes: VecDeque<OwnedFd>,
     replies: VecDeque<FromInit>,
     scratch: Vec<u8>,
@@ -256,7 +260,15 @@ impl Server {
         match message {
             ToInit::Hello { .. } => self.greet(),
             ToInit::List => self.list(),
-            ToInit::Start(start) => self.start(start, fds),
+            ToInit::Start(start) => self.start(None, start, fds),
+            ToInit::StartIn { slot, start } => self.start(Some(&slot), start, fds),
+            ToInit::Prepare { slot } => {
+                if let Some(old) = self.ready.take() {
+                    old.end();
+                }
+                // Without it the action is started in the ordinary way.
+                self.ready = Prepared::make(slot, &fds).ok();
+            }
             ToInit::Kill { key, signal } => self.kill(key, signal),
             ToInit::Ack { key } => {
                 if self.actions.get(&key).is_some_and(Action::has_ended) {
@@ -308,7 +320,7 @@ impl Server {
         self.replies.push_back(FromInit::Known { actions: list, last: true });
     }
 
-    fn start(&mut self, start: Start, fds: Vec<OwnedFd>) {
+    fn start(&mut self, slot: Option<&str>, start: Start, fds: Vec<OwnedFd>) {
         if let Some(action) = self.actions.get_mut(&start.key) {
             action.rewind();
             return;
@@ -319,7 +331,8 @@ impl Server {
         if self.actions.len() - self.ended.len() >= MAX_RUNNING {
             return self.reply_refused(start.key, format!("{MAX_RUNNING} actions run already"));
         }
-        let action = Action::start(&start, fds, &self.null);
+        let ready = self.ready.take_if(|ready| Some(ready.slot.as_str()) == slot);
+        let action = Action::start(&start, fds, &self.null, ready);
         if action.has_ended() {
             self.ended.push_back(start.key.clone());
         }
@@ -340,6 +353,7 @@ impl Server {
 
     fn reap(&mut self) {
         while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
+            self.ready.take_if(|ready| ready.pid == pid);
             let mut actions = self.actions.values_mut();
             let Some(action) = actions.find(|action| action.pid == Some(pid)) else {
                 // An orphan, or a transfer, which reports on its pipe.

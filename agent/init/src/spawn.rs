@@ -42,11 +42,17 @@ pub(crate) fn fork(body: impl FnOnce() -> i32) -> Result<Pid, Errno> {
     }
 }
 
-/// In a child: enters the cgroups, leaves every right behind and becomes the user.
-pub(crate) fn become_user(identity: &Identity<'_>) -> Result<(), Failure> {
-    for procs in identity.cgroups {
+/// In a child: enters the cgroups.
+pub(crate) fn enter(cgroups: &[OwnedFd]) -> Result<(), Failure> {
+    for procs in cgroups {
         rustix::io::write(procs, b"0").map_err(|error| (StartFailureKind::Cgroup, error))?;
     }
+    Ok(())
+}
+
+/// In a child: enters the cgroups, leaves every right behind and becomes the user.
+pub(crate) fn become_user(identity: &Identity<'_>) -> Result<(), Failure> {
+    enter(identity.cgroups)?;
     // Without /proc, or where it is refused, the program is only killed later.
     let _ = std::fs::write("/proc/self/oom_score_adj", OOM_SCORE_ADJ);
     reset_signals();

@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -83,13 +84,17 @@ impl SandboxCgroup {
     }
 
     /// Makes the next action's cgroup ahead, so that [`SandboxCgroup::create_action`]
-    /// only has to fill it in. Without effect where one is ready.
-    pub fn prepare(&self) -> Result<(), CgroupError> {
+    /// only has to fill it in. Its name and `cgroup.procs` files are for a process made
+    /// ahead too; `None` where one is ready.
+    pub fn prepare(&self) -> Result<Option<(String, Vec<OwnedFd>)>, CgroupError> {
         let mut state = self.0.lock();
-        if state.spare.is_none() {
-            state.spare = Some(state.make(&self.0.group)?);
+        if state.spare.is_some() {
+            return Ok(None);
         }
-        Ok(())
+        let name = state.make(&self.0.group)?;
+        let fds = self.0.group.child(&name).procs_fds()?;
+        state.spare = Some(name.clone());
+        Ok(Some((name, fds)))
     }
 
     /// A cgroup for an action, with these cores and this weight, each confirmed by

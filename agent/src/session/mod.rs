@@ -99,9 +99,45 @@ impl Session {
     /// [`SessionError::BadRequest`], or the connection's failure.
     pub async fn start(
         &self,
+        start: Start,
+        stdin: Option<&[u8]>,
+        cgroup: &[OwnedFd],
+    ) -> Result<(), SessionError> {
+        self.start_with(start, stdin, cgroup, ToInit::Start).await
+    }
+
+    /// As [`Session::start`], by the process that [`Session::prepare`] made under the
+    /// name `slot`; where there is none, by a new one.
+    ///
+    /// # Errors
+    /// As [`Session::start`].
+    pub async fn start_in(
+        &self,
+        slot: &str,
+        start: Start,
+        stdin: Option<&[u8]>,
+        cgroup: &[OwnedFd],
+    ) -> Result<(), SessionError> {
+        let slot = slot.to_owned();
+        self.start_with(start, stdin, cgroup, |start| ToInit::StartIn { slot, start }).await
+    }
+
+    /// Has a process made ahead for the next action, in its cgroup: entering one can
+    /// wait for the kernel, some ten milliseconds on an idle machine. One is kept.
+    ///
+    /// # Errors
+    /// The connection's failure.
+    pub async fn prepare(&self, slot: &str, cgroup: &[OwnedFd]) -> Result<(), SessionError> {
+        let fds: Vec<_> = cgroup.iter().map(AsFd::as_fd).collect();
+        self.send(&ToInit::Prepare { slot: slot.to_owned() }, &fds).await
+    }
+
+    async fn start_with(
+        &self,
         mut start: Start,
         stdin: Option<&[u8]>,
         cgroup: &[OwnedFd],
+        message: impl FnOnce(Start) -> ToInit,
     ) -> Result<(), SessionError> {
         if start.uid == 0 || start.gid == 0 {
             return Err(SessionError::BadRequest("an action never runs as root".into()));
@@ -110,7 +146,7 @@ impl Session {
         let stdin = stdin.map(transfer::sealed_file).transpose()?;
         let fds: Vec<BorrowedFd<'_>> =
             stdin.iter().chain(cgroup).map(std::os::fd::AsFd::as_fd).collect();
-        self.send(&ToInit::Start(start), &fds).await
+        self.send(&message(start), &fds).await
     }
 
     /// Sends a signal to the action's process group. What must die for certain is
