@@ -29,12 +29,13 @@ pub struct Images {
     engine: Engine,
     flights: Arc<Mutex<HashMap<String, Flight>>>,
     ledger: Ledger,
+    collecting: tokio::sync::Mutex<()>,
 }
 
 impl Images {
     /// `ledger` remembers which images this agent pulled.
     pub fn new(engine: Engine, ledger: Ledger) -> Self {
-        Self { engine, flights: Arc::default(), ledger }
+        Self { engine, flights: Arc::default(), ledger, collecting: tokio::sync::Mutex::default() }
     }
 
     /// Makes an image present. Returns whether it had to be pulled.
@@ -124,6 +125,8 @@ impl Images {
         idle: Duration,
         enough: impl Fn() -> bool,
     ) -> usize {
+        // One at a time; the next look at the disk comes soon enough.
+        let Ok(_collecting) = self.collecting.try_lock() else { return 0 };
         let mut removed = 0;
         for image in self.ledger.victims(in_use, Instant::now(), idle) {
             if enough() {

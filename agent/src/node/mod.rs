@@ -31,6 +31,8 @@ use actor::Actor;
 
 /// Messages of the queue that wait for the node.
 const INBOX: usize = 1024;
+/// Sandboxes that are removed at the same time: more only make Docker slower.
+const REMOVALS_AT_ONCE: usize = 8;
 /// Reports of runners that wait for the node.
 const REPORTS: usize = 4096;
 
@@ -129,6 +131,7 @@ pub async fn start(config: AgentConfig, metrics: Arc<Metrics>) -> Result<NodeHan
         cores: topology.numa.iter().flatten().copied().collect(),
         metrics,
         slots: Semaphore::new(config.resets_at_once.max(1)),
+        removals: Semaphore::new(REMOVALS_AT_ONCE),
         tracker: TaskTracker::new(),
         reports_tx,
         engine: engine.clone(),

@@ -56,8 +56,10 @@ pub struct Ground {
     pub cores: CoreList,
     /// Metrics.
     pub metrics: Arc<Metrics>,
-    /// Resets at the same time.
+    /// Starts at the same time.
     pub slots: Semaphore,
+    /// Removals at the same time.
+    pub removals: Semaphore,
     /// Removals that are under way.
     pub tracker: TaskTracker,
     /// runners --reports--> node
@@ -90,15 +92,7 @@ impl Ground {
         spec: &SandboxSpec,
         cancel: &CancellationToken,
     ) -> Result<Made, Fault> {
-        let queued = Instant::now();
-        let slot = tokio::select! {
-            slot = self.slots.acquire() => slot,
-            () = cancel.cancelled() => return Err(fault::cancelled("the sandbox was closed")),
-        };
-        // The semaphore is never closed.
-        let _slot = slot.map_err(|_| fault::infrastructure("AgentStopping", "the agent ends"))?;
-        let mut times =
-            ResetTimes { queue_s: queued.elapsed().as_secs_f64(), ..Default::default() };
+        let mut times = ResetTimes::default();
         let mut attempt = Attempt { name: new_name(), network: None, starting: None };
         let made = tokio::select! {
             made = self.try_make(trajectory, spec, &mut attempt, &mut times) => made,
@@ -128,6 +122,13 @@ impl Ground {
         self.images.ensure(&spec.image, pull, limit).await?;
         times.image_s = self.observe("image", spec, begun);
 
+        // Only the start is bounded in number: pulls are shared, and set-up is the
+        // template's own time.
+        let begun = Instant::now();
+        let slot = self.slots.acquire().await;
+        // The semaphore is never closed.
+        let slot = slot.map_err(|_| fault::infrastructure("AgentStopping", "the agent ends"))?;
+        times.queue_s = begun.elapsed().as_secs_f64();
         let begun = Instant::now();
         let limit = self::limit(spec.start_timeout, START_TIMEOUT);
         let started = tokio::time::timeout(limit, self.start(trajectory, spec, attempt)).await;
@@ -139,6 +140,7 @@ impl Ground {
         })?;
         let cgroup = self.cgroup(spec, &running)?;
         times.start_s = self.observe("start", spec, begun);
+        drop(slot);
 
         let Connected { session, mut events, .. } = connected;
         let env = running.env.clone();
@@ -258,7 +260,14 @@ impl Ground {
         let uid = policy::uid(&spec);
         let mut live = Vec::new();
         if let Some(cgroup) = cgroup {
-            let mut runner = HelperRunner::new(session.clone(), events, cgroup, uid, reports);
+            let mut runner = HelperRunner::new(
+                session.clone(),
+                events,
+                cgroup,
+                self.cores.clone(),
+                uid,
+                reports,
+            );
             live = runner.adopt(&known);
             tokio::spawn(runner.run(orders_rx));
         } else {
@@ -322,6 +331,8 @@ impl Ground {
 
     /// Removes a sandbox and all that belongs to it.
     pub async fn remove(&self, name: &str, network: Option<&str>) {
+        // An error means that the semaphore was closed, which never happens.
+        let _turn = self.removals.acquire().await;
         if let Err(fault) = self.engine.remove(name).await {
             // It is found by its labels, without a record, at the next start.
             tracing::error!(sandbox = name, %fault, "cannot remove a sandbox");

@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::{KillReason, Order, Report, Reports, failed, finished, usage};
-use crate::cgroup::{ActionCgroup, CgroupError, CpuGrant, SandboxCgroup, Usage};
+use crate::cgroup::{ActionCgroup, CgroupError, CoreList, CpuGrant, SandboxCgroup, Usage};
 use crate::fault;
 use crate::session::{Session, SessionError, SessionEvent, SessionEvents};
 
@@ -29,6 +29,8 @@ const KILL_LIMIT: Duration = Duration::from_secs(10);
 const REPORT_LIMIT: Duration = Duration::from_secs(5);
 /// The signal that nothing survives.
 const SIGKILL: i32 = 9;
+/// Weight of a cgroup that is only opened to be tidied up.
+const TIDY_UNITS: f64 = 0.01;
 /// Stands for "no deadline".
 const FAR_FUTURE: Duration = Duration::from_hours(365 * 24);
 
@@ -60,6 +62,7 @@ pub struct HelperRunner {
     session: Session,
     events: SessionEvents,
     cgroup: SandboxCgroup,
+    cores: CoreList,
     uid: u32,
     reports: Reports,
     running: HashMap<String, Running>,
@@ -92,15 +95,16 @@ fn key(action_id: &str, attempt: u32) -> String {
 }
 
 impl HelperRunner {
-    /// A runner for a sandbox whose set-up is over.
+    /// A runner for a sandbox whose set-up is over; `cores` are all of the node.
     pub fn new(
         session: Session,
         events: SessionEvents,
         cgroup: SandboxCgroup,
+        cores: CoreList,
         uid: u32,
         reports: Reports,
     ) -> Self {
-        Self { session, events, cgroup, uid, reports, running: HashMap::new() }
+        Self { session, events, cgroup, cores, uid, reports, running: HashMap::new() }
     }
 
     /// Takes over actions of an earlier agent process. Returns those that still
@@ -137,9 +141,10 @@ impl HelperRunner {
             self.running.insert(action.key.clone(), running);
         }
         // Cgroups of actions that nobody knows: what is in them is left-over.
+        let tidy = CpuGrant { cores: self.cores.clone(), units: TIDY_UNITS };
         for name in self.cgroup.actions().unwrap_or_default() {
             if !kept.contains(&name)
-                && let Ok(cgroup) = self.cgroup.open_action(&name, &everywhere(&self.cgroup))
+                && let Ok(cgroup) = self.cgroup.open_action(&name, &tidy)
                 && let Err(error) = cgroup.park()
             {
                 tracing::warn!(%error, "cannot tidy up the cgroup of an ended action");
@@ -467,15 +472,6 @@ fn wire_output(action_id: String, output: Output) -> ActionOutput {
 /// The grant of an order of the queue.
 pub fn grant(cores: &[u32], units: f64) -> CpuGrant {
     CpuGrant { cores: cores.iter().copied().collect(), units }
-}
-
-/// A grant that opens a cgroup only to tidy it up.
-fn everywhere(cgroup: &SandboxCgroup) -> CpuGrant {
-    let cores = std::fs::read_to_string(cgroup.path().join("cpuset.cpus.effective"));
-    let cores = cores.ok().and_then(|text| text.parse().ok()).unwrap_or_default();
-    let cores =
-        if crate::cgroup::CoreList::is_empty(&cores) { [0].into_iter().collect() } else { cores };
-    CpuGrant { cores, units: 0.01 }
 }
 
 fn cgroup(error: &CgroupError) -> Fault {

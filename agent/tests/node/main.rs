@@ -4,6 +4,7 @@
 
 mod actions;
 mod common;
+mod idle;
 mod link;
 mod network;
 mod plain;
