@@ -51,6 +51,10 @@ pub(crate) fn tables(runs: &[Run]) -> String {
     row("make a sandbox ready, mean s", &|run| {
         Sample::new(run.sandboxes().map(|s| s.ready_s - s.requested_s - s.queue_s)).mean()
     });
+    row("waiting per trajectory, mean s", &|run| {
+        let waited = run.sandboxes().map(|s| s.queue_s).chain(run.actions().map(|a| a.queue_s));
+        waited.sum::<f64>() / run.trajectories.len().max(1) as f64
+    });
     row("ACT, mean s", &|run| actions(run, ActionRecord::act_s).mean());
     row("ACT, p50 s", &|run| actions(run, ActionRecord::act_s).quantile(0.5));
     row("ACT, p99 s", &|run| actions(run, ActionRecord::act_s).quantile(0.99));
@@ -70,7 +74,7 @@ pub(crate) fn tables(runs: &[Run]) -> String {
     });
     row("no reward (fault)", &|run| count(run, |v| matches!(v, Verdict::Unscored { .. })));
 
-    let mut text = format!("\n{:<30}", "");
+    let mut text = format!("\n{:<32}", "");
     for run in runs {
         let _ = write!(text, "{:>16}", run.policy);
     }
@@ -79,7 +83,7 @@ pub(crate) fn tables(runs: &[Run]) -> String {
     }
     text.push('\n');
     for (name, values) in rows {
-        let _ = write!(text, "{name:<30}");
+        let _ = write!(text, "{name:<32}");
         for value in &values {
             let _ = write!(text, "{:>16}", number(*value, name));
         }
