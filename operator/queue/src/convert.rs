@@ -1,6 +1,6 @@
 //! Between the wire protocol and the core.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use rollwright_core::cpu::CoreSet;
@@ -16,6 +16,10 @@ use crate::mailbox::Weigh;
 
 /// Largest standard input of an action.
 const MAX_STDIN: usize = 1 << 20;
+/// Largest request: an agent takes messages of 4 MiB at most.
+const MAX_REQUEST: usize = 2 << 20;
+/// Largest environment of a trajectory.
+const MAX_ENV: usize = 256 << 10;
 /// Largest output that can be kept of each of head and tail.
 const MAX_OUTPUT: u64 = 64 << 20;
 /// Longest time that a request may ask for.
@@ -72,6 +76,10 @@ pub(crate) fn resolve(request: &mut pb::ExecuteRequest, profile: &Profile) -> Re
         return Err(user("OutputLimit", message));
     }
     check_command(request.command.as_ref())?;
+    if request_bytes(request) > MAX_REQUEST {
+        let message = "command, environment and standard input together must be at most 2 MiB";
+        return Err(user("RequestTooLarge", message));
+    }
     cost(&request.cpu_units, &request.quota)
 }
 
@@ -112,18 +120,33 @@ pub(crate) fn cost<'a>(
 
 /// About how many bytes a request takes in memory.
 pub(crate) fn request_bytes(request: &pb::ExecuteRequest) -> usize {
-    use pb::command::Program;
-    let command = request.command.as_ref().map_or(0, |command| {
-        let program = match &command.program {
-            Some(Program::Shell(shell)) => shell.len(),
-            Some(Program::Argv(argv)) => argv.args.iter().map(|arg| arg.len() + 24).sum(),
-            None => 0,
-        };
-        let env: usize = command.env.iter().map(|(key, value)| key.len() + value.len() + 64).sum();
-        program + env + command.stdin.len() + command.cwd.len()
-    });
     // The record of an action itself is about this large.
-    512 + command
+    512 + request.command.as_ref().map_or(0, command_bytes)
+}
+
+fn command_bytes(command: &pb::Command) -> usize {
+    use pb::command::Program;
+    let program = match &command.program {
+        Some(Program::Shell(shell)) => shell.len(),
+        Some(Program::Argv(argv)) => argv.args.iter().map(|arg| arg.len() + 24).sum(),
+        None => 0,
+    };
+    program + env_bytes(&command.env) + command.stdin.len() + command.cwd.len()
+}
+
+fn env_bytes(env: &HashMap<String, String>) -> usize {
+    env.iter().map(|(key, value)| key.len() + value.len() + 64).sum()
+}
+
+/// Refuses an environment that cannot be one, or is too large to pass on.
+pub(crate) fn check_env(env: &HashMap<String, String>) -> Result<(), Fault> {
+    if env.keys().any(|key| key.is_empty() || key.contains('=')) {
+        return Err(user("InvalidEnv", "a name in env must not be empty or hold '='"));
+    }
+    if env_bytes(env) > MAX_ENV {
+        return Err(user("RequestTooLarge", "env must be at most 256 KiB"));
+    }
+    Ok(())
 }
 
 /// What a node's agent says of itself, checked.
@@ -133,7 +156,9 @@ pub(crate) fn node_up(hello: &pb::Hello, epoch: u64) -> Result<NodeUp, Fault> {
         hello.numa.iter().map(|numa| numa.cores.iter().copied().collect()).collect();
     let listed: usize = hello.numa.iter().map(|numa| numa.cores.len()).sum();
     let mut all = CoreSet::new();
-    numa.iter().for_each(|set| all.extend(set));
+    for set in &numa {
+        all.extend(set);
+    }
     if all.len() != listed {
         let message = format!(
             "node `{node}` lists a core twice, or one above {}: list each core once",
@@ -205,9 +230,7 @@ impl Weigh for pb::QueueMessage {
     fn weight(&self) -> usize {
         use pb::queue_message::Message;
         let payload = match &self.message {
-            Some(Message::StartAction(start)) => {
-                start.command.as_ref().map_or(0, |command| command.stdin.len() + 256)
-            }
+            Some(Message::StartAction(start)) => start.command.as_ref().map_or(0, command_bytes),
             Some(Message::FileData(file)) => file.data.len(),
             _ => 0,
         };

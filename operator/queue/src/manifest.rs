@@ -11,7 +11,7 @@ use rollwright_core::resources::{InvalidUnits, UnitChoice, Units};
 use rollwright_crds::queue::{
     ActionProfile, ExecMode, Ordering, Policy as PolicySpec, PolicyType, SandboxTemplate,
 };
-use rollwright_crds::{ActionQueue, CommandLine, ResourcePool, TimeSpan};
+use rollwright_crds::{ActionQueue, ByteSize, CommandLine, ResourcePool, TimeSpan};
 use rollwright_proto::v1 as pb;
 
 use crate::config::{DEFAULT_PROFILE, Profile, QueueConfig, Template};
@@ -244,9 +244,9 @@ fn sandbox(template: &SandboxTemplate) -> Template {
         uid: template.uid,
         read_only_root: template.read_only_root,
         tmpfs: tmpfs.collect(),
-        disk_bytes: template.disk.map_or(0, |disk| disk.bytes()),
-        io_read_bps: template.io.read_bps.map_or(0, |bps| bps.bytes()),
-        io_write_bps: template.io.write_bps.map_or(0, |bps| bps.bytes()),
+        disk_bytes: template.disk.map_or(0, ByteSize::bytes),
+        io_read_bps: template.io.read_bps.map_or(0, ByteSize::bytes),
+        io_write_bps: template.io.write_bps.map_or(0, ByteSize::bytes),
         network: Some(pb::Network {
             enabled: template.network.enabled,
             allow: template.network.allow.clone(),

@@ -224,6 +224,19 @@ fn caller_routes(handle: &Handle, keys: Option<ApiKeys>) -> Router {
         .merge(http::routes(handle.clone()))
         .layer(middleware::from_fn_with_state(Arc::new(keys), authenticate))
         .merge(http::probes(handle.clone()))
+        .fallback(unknown_route)
+}
+
+async fn unknown_route(request: Request) -> Response {
+    if is_grpc(&request) {
+        return tonic::Status::unimplemented("there is no such method").into_http();
+    }
+    ApiError(crate::fault::user("RouteNotFound", "there is no such route")).into_response()
+}
+
+fn is_grpc(request: &Request) -> bool {
+    let kind = request.headers().get(header::CONTENT_TYPE);
+    kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
 }
 
 /// Finds out who calls, in front of every route.
@@ -245,8 +258,7 @@ async fn authenticate(
             next.run(request).await
         }
         Err(fault) => {
-            let kind = request.headers().get(header::CONTENT_TYPE);
-            if kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc")) {
+            if is_grpc(&request) {
                 status(&fault).into_http()
             } else {
                 ApiError(fault).into_response()

@@ -1,7 +1,10 @@
 //! Actions end to end over real sockets, with simulated agents.
+// Helpers of tests may fail as tests do.
+#![allow(clippy::unwrap_used, clippy::panic, unreachable_pub)]
 
 mod common;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use common::simulated_agent::SimulatedAgent;
@@ -16,7 +19,7 @@ async fn queue_with_agent(
     let mut config = config(dir.path());
     change(&mut config);
     let queue = TestQueue::start(config, dir.path()).await;
-    let agent = SimulatedAgent::connect(dir.path(), "node-1", 4, Default::default()).await;
+    let agent = SimulatedAgent::connect(dir.path(), "node-1", 4, Arc::default()).await;
     (dir, queue, agent)
 }
 

@@ -1,4 +1,6 @@
 //! The HTTP mirror, authentication and files, with simulated agents.
+// Helpers of tests may fail as tests do.
+#![allow(clippy::unwrap_used, clippy::panic, unreachable_pub)]
 
 mod common;
 
@@ -6,8 +8,12 @@ use common::simulated_agent::SimulatedAgent;
 use common::{TestQueue, config, http, http_on, listeners};
 use rollwright_queue::{AgentListen, Listen, MetricsListen, QueueServer};
 use serde_json::{Value, json};
+use std::sync::Arc;
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
+
+const A: &str = "key-of-job-a-0123";
+const B: &str = "key-of-job-b-0123";
 
 fn json_of(body: &[u8]) -> Value {
     serde_json::from_slice(body).unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(body)))
@@ -22,7 +28,7 @@ async fn post(dir: &std::path::Path, path: &str, body: Value) -> (u16, Vec<u8>) 
 async fn the_whole_life_of_a_trajectory() {
     let dir = tempfile::tempdir().unwrap();
     let queue = TestQueue::start(config(dir.path()), dir.path()).await;
-    let _agent = SimulatedAgent::connect(dir.path(), "node-1", 2, Default::default()).await;
+    let _agent = SimulatedAgent::connect(dir.path(), "node-1", 2, Arc::default()).await;
     let dir = dir.path();
     assert_eq!(http(dir, "GET", "/healthz", b"").await.0, 200);
     assert_eq!(http(dir, "GET", "/readyz", b"").await.0, 200);
@@ -139,7 +145,7 @@ async fn a_key_reaches_its_own_job_only() {
     let (addr, metrics) = (server.callers_addr().unwrap(), server.metrics_addr().unwrap());
     let shutdown = CancellationToken::new();
     let task = tokio::spawn(server.serve(shutdown.clone()));
-    let _agent = SimulatedAgent::connect(dir.path(), "node-1", 2, Default::default()).await;
+    let _agent = SimulatedAgent::connect(dir.path(), "node-1", 2, Arc::default()).await;
     let call = |key: &'static str, method: &'static str, path: &'static str, body: Value| async move {
         let stream = TcpStream::connect(addr).await.unwrap();
         let headers = format!("authorization: Bearer {key}\r\n");
@@ -147,8 +153,6 @@ async fn a_key_reaches_its_own_job_only() {
             http_on(stream, method, path, &headers, body.to_string().as_bytes()).await;
         (status, String::from_utf8_lossy(&body).into_owned())
     };
-    const A: &str = "key-of-job-a-0123";
-    const B: &str = "key-of-job-b-0123";
     let open = json!({"trajectory_id": "t", "template": "box"});
     assert_eq!(call("wrong", "POST", "/v1/trajectories", open.clone()).await.0, 401);
     assert_eq!(call(A, "POST", "/v1/trajectories", open.clone()).await.0, 200);
@@ -196,4 +200,36 @@ async fn tcp_without_authentication_is_refused_at_start() {
     let mut open = listeners(dir.path());
     open.metrics = Some(MetricsListen { addr: ([0, 0, 0, 0], 0).into(), token_file: None });
     assert!(start(open).await.contains("token file"));
+}
+
+#[tokio::test]
+async fn permits_wait_in_line_and_return() {
+    use rollwright_core::ids::QuotaName;
+    use rollwright_core::quota::QuotaLimit;
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = config(dir.path());
+    let limit = QuotaLimit { concurrency: Some(1), rate: None };
+    config.core.quotas.insert(QuotaName::new("api").unwrap(), limit);
+    let queue = TestQueue::start(config, dir.path()).await;
+    let dir = dir.path().to_owned();
+    let ask = |id: &str| json!({"permit_id": id, "quota": "api"});
+    assert_eq!(post(&dir, "/v1/permits", ask("p1")).await.0, 200);
+    assert_eq!(post(&dir, "/v1/permits", ask("p1")).await.0, 200, "idempotent");
+    let impatient = json!({"permit_id": "p2", "quota": "api", "deadline": 0.01});
+    let (status, body) = post(&dir, "/v1/permits", impatient).await;
+    assert_eq!((status, &json_of(&body)["fault"]["kind"]), (504, &json!("timeout")));
+    let waiting = tokio::spawn({
+        let (dir, ask) = (dir.clone(), ask("p3"));
+        async move { post(&dir, "/v1/permits", ask).await.0 }
+    });
+    common::until(|| async {
+        let (_, _, body) = http(&dir, "GET", "/v1/stats", b"").await;
+        (json_of(&body)["quotas"][0]["waiting"] == 1).then_some(())
+    })
+    .await;
+    assert_eq!(http(&dir, "DELETE", "/v1/permits/p1", b"").await.0, 200);
+    assert_eq!(waiting.await.unwrap(), 200);
+    let (status, body) = post(&dir, "/v1/permits", json!({"permit_id": "p", "quota": "x"})).await;
+    assert_eq!((status, &json_of(&body)["fault"]["reason"]), (400, &json!("UnknownQuota")));
+    queue.stop().await;
 }

@@ -1,8 +1,11 @@
 //! Agents' links and the queue's own death, with simulated agents.
+// Helpers of tests may fail as tests do.
+#![allow(clippy::unwrap_used, clippy::panic, unreachable_pub)]
 
 mod common;
 
 use std::process::{Child, Command};
+use std::sync::Arc;
 
 use common::simulated_agent::SimulatedAgent;
 use common::{PATIENCE, TestQueue, action, client, config, listeners, open, run, until};
@@ -60,7 +63,7 @@ async fn ends_with(
 async fn nothing_is_lost_or_run_twice_when_the_queue_is_killed() {
     let dir = tempfile::tempdir().unwrap();
     let process = queue_process(dir.path());
-    let agent = SimulatedAgent::connect(dir.path(), "node-1", 2, Default::default()).await;
+    let agent = SimulatedAgent::connect(dir.path(), "node-1", 2, Arc::default()).await;
     let mut caller = client(dir.path()).await;
     open(&mut caller, "t", "job").await;
     ends_with(&mut caller, action("done", "t", "echo kept")).await;
@@ -107,7 +110,7 @@ async fn until_queued(stream: &mut tonic::Streaming<pb::ActionEvent>) {
 async fn what_an_agent_has_and_no_record_knows_is_taken_in() {
     let dir = tempfile::tempdir().unwrap();
     let queue = TestQueue::start(config(dir.path()), dir.path()).await;
-    let agent = SimulatedAgent::connect(dir.path(), "node-1", 2, Default::default()).await;
+    let agent = SimulatedAgent::connect(dir.path(), "node-1", 2, Arc::default()).await;
     let mut caller = queue.client().await;
     open(&mut caller, "t", "job").await;
     let node = agent.cut();
@@ -134,13 +137,12 @@ async fn what_an_agent_has_and_no_record_knows_is_taken_in() {
 async fn a_newer_link_replaces_the_older_whose_messages_are_void() {
     let dir = tempfile::tempdir().unwrap();
     let queue = TestQueue::start(config(dir.path()), dir.path()).await;
-    let old = SimulatedAgent::connect(dir.path(), "node-1", 2, Default::default()).await;
+    let old = SimulatedAgent::connect(dir.path(), "node-1", 2, Arc::default()).await;
     let mut caller = queue.client().await;
     open(&mut caller, "t", "job").await;
     let stream = caller.execute(action("a", "t", "hold")).await.unwrap();
     old.wait_started("a").await;
-    let new =
-        SimulatedAgent::connect(dir.path(), "node-1", 2, std::sync::Arc::clone(&old.node)).await;
+    let new = SimulatedAgent::connect(dir.path(), "node-1", 2, Arc::clone(&old.node)).await;
     assert!(new.epoch > old.epoch);
     // The old link is closed with a fault, and what it still says counts for nothing.
     old.send(pb::agent_message::Message::ActionEnded(pb::ActionEnded {
@@ -171,7 +173,7 @@ async fn a_node_that_stays_away_is_a_typed_fault() {
     let mut config = config(dir.path());
     config.core.node_grace = std::time::Duration::from_millis(100);
     let queue = TestQueue::start(config, dir.path()).await;
-    let agent = SimulatedAgent::connect(dir.path(), "node-1", 2, Default::default()).await;
+    let agent = SimulatedAgent::connect(dir.path(), "node-1", 2, Arc::default()).await;
     let mut caller = queue.client().await;
     open(&mut caller, "t", "job").await;
     let mut stream = caller.execute(action("a", "t", "hold")).await.unwrap().into_inner();

@@ -36,6 +36,7 @@ fn caller<T>(request: &Request<T>) -> Result<Caller, Status> {
     caller.ok_or_else(|| status(&user("Unauthenticated", "the caller is not known")))
 }
 
+#[allow(clippy::needless_pass_by_value)] // for map_err
 fn refused(fault: Fault) -> Status {
     status(&fault)
 }

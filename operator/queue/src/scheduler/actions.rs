@@ -253,7 +253,7 @@ impl Scheduler {
         &mut self,
         caller: &Caller,
         id: &ActionId,
-        to: Subscriber,
+        to: &Subscriber,
         reply: oneshot::Sender<bool>,
     ) {
         let mut history = None;
@@ -267,7 +267,7 @@ impl Scheduler {
         // A caller that has gone has closed its mailbox too.
         let _gone = reply.send(history.is_some());
         if let Some(history) = history {
-            self.replay(id, &to, history);
+            self.replay(id, to, history);
         }
     }
 
@@ -403,12 +403,12 @@ impl Scheduler {
         id: &ActionId,
         outcome: Outcome,
         submitted: Time,
-        run: Option<Run>,
+        run: Option<&Run>,
     ) {
         let now = self.now();
         let Some(action) = self.actions.get_mut(id) else { return };
         let last = match outcome {
-            Outcome::Finished => finished(action, submitted, run.as_ref(), now),
+            Outcome::Finished => finished(action, submitted, run, now),
             Outcome::Failed(fault) => Happened::Failed(fault::to_proto(&fault)),
             Outcome::Cancelled => Happened::Cancelled(pb::Cancelled {}),
         };
@@ -429,7 +429,7 @@ impl Scheduler {
         let record = Arc::new(Ended {
             job: action.job.as_str().to_owned(),
             trajectory: action.trajectory.as_str().to_owned(),
-            ended: now.as_nanos(),
+            at: now.as_nanos(),
             events: events.map(|event| convert::event("", event)).collect(),
         });
         action.ended = Some(Arc::clone(&record));

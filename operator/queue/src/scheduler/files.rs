@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pb::queue_message::Message as ToAgent;
-use rollwright_core::fault::Fault;
+use rollwright_core::fault::{Fault, FaultKind};
 use rollwright_core::ids::{NodeId, TrajectoryId};
 use rollwright_proto::v1 as pb;
 
@@ -55,18 +55,14 @@ impl Transfers {
     }
 
     pub(super) fn done(&mut self, node: &NodeId, transfer: u64, fault: Option<Fault>) {
-        match fault {
-            Some(fault) => {
-                if self.open.get(&transfer).is_some_and(|under| under.node == *node)
-                    && let Some(under) = self.open.remove(&transfer)
-                {
-                    under.to.close(Some(fault));
-                }
-            }
-            None => {
-                self.write(node, transfer, TransferEvent::Done);
-                self.open.remove(&transfer);
-            }
+        if fault.is_none() {
+            self.write(node, transfer, TransferEvent::Done);
+        }
+        if self.open.get(&transfer).is_some_and(|under| under.node == *node)
+            && let Some(under) = self.open.remove(&transfer)
+            && fault.is_some()
+        {
+            under.to.close(fault);
         }
     }
 
@@ -155,14 +151,11 @@ impl Scheduler {
     }
 
     /// The caller has gone, or has all that it wanted.
-    pub(super) fn file_end(&mut self, transfer: u64) {
+    pub(super) fn file_end(&mut self, transfer: u64, complete: bool) {
         let Some(under) = self.transfers.open.remove(&transfer) else { return };
-        let fault = Fault::new(
-            rollwright_core::fault::FaultKind::Cancelled,
-            "TransferCancelled",
-            "the caller has gone",
-        );
-        let fault = Some(crate::fault::to_proto(&fault));
+        let cancelled =
+            || Fault::new(FaultKind::Cancelled, "TransferCancelled", "the caller has gone");
+        let fault = (!complete).then(|| crate::fault::to_proto(&cancelled()));
         self.send_file(&under.node, ToAgent::FileDone(pb::FileDone { transfer, fault }));
     }
 

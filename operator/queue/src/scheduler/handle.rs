@@ -274,7 +274,8 @@ impl Transfer {
                 TransferEvent::Data(data, last) => {
                     if last {
                         self.over = true;
-                        self.handle.send(Input::FileEnd { transfer: self.id }).await?;
+                        let input = Input::FileEnd { transfer: self.id, complete: true };
+                        self.handle.send(input).await?;
                     } else if !data.is_empty() {
                         let bytes = data.len() as u64;
                         let input = Input::FileCredit { transfer: self.id, bytes };
@@ -294,7 +295,7 @@ impl Transfer {
 impl Drop for Transfer {
     fn drop(&mut self) {
         if !self.over {
-            self.handle.post(Input::FileEnd { transfer: self.id });
+            self.handle.post(Input::FileEnd { transfer: self.id, complete: false });
         }
     }
 }

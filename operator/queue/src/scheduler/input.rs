@@ -115,8 +115,10 @@ pub(crate) enum Input {
         transfer: u64,
         bytes: u64,
     },
+    /// The caller has all of it, or has gone.
     FileEnd {
         transfer: u64,
+        complete: bool,
     },
 }
 

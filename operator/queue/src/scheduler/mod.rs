@@ -208,14 +208,14 @@ impl Scheduler {
                 self.found(&caller, *request, to, result);
             }
             Input::Attach { caller, action, to, reply } => {
-                self.attach_only(&caller, &action, to, reply);
+                self.attach_only(&caller, &action, &to, reply);
             }
             Input::Peek { caller, action, reply } => self.peek(&caller, &action, reply),
             Input::Cancel { caller, action, reply } => self.cancel(&caller, &action, reply),
             Input::Open { caller, request, reply } => self.open(&caller, request, reply),
             Input::Close { caller, trajectory, reply } => self.close(&caller, trajectory, reply),
             Input::Look { caller, trajectory, reply } => self.look(&caller, &trajectory, reply),
-            Input::Acquire { caller, request, reply } => self.acquire(&caller, request, reply),
+            Input::Acquire { caller, request, reply } => self.acquire(&caller, &request, reply),
             Input::Release { caller, request, reply } => self.release(&caller, &request, reply),
             Input::Stats { reply } => {
                 let stats = self.core.stats();
@@ -232,7 +232,7 @@ impl Scheduler {
             }
             Input::FileData { transfer, data, last } => self.file_data(transfer, data, last),
             Input::FileCredit { transfer, bytes } => self.file_credit(transfer, bytes),
-            Input::FileEnd { transfer } => self.file_end(transfer),
+            Input::FileEnd { transfer, complete } => self.file_end(transfer, complete),
         }
     }
 
@@ -254,12 +254,12 @@ impl Scheduler {
             Command::ActionRefused { action, fault } => self.action_refused(&action, &fault),
             Command::ActionStarted { action, node, run } => self.started(&action, &node, &run),
             Command::ActionEnded { action, outcome, submitted, run } => {
-                self.action_ended(&action, outcome, submitted, run);
+                self.action_ended(&action, outcome, submitted, run.as_ref());
             }
             Command::PermitGranted { permit, submitted } => {
                 self.permit_granted(&permit, submitted);
             }
-            Command::PermitEnded { permit, fault } => self.permit_ended(&permit, fault),
+            Command::PermitEnded { permit, fault } => self.permit_ended(&permit, fault.as_ref()),
         }
     }
 
@@ -276,9 +276,9 @@ impl Scheduler {
     }
 
     fn refresh_gauges(&self) {
-        self.metrics.trajectories.set(self.trajectories.len() as i64);
-        self.metrics.links.set(self.links.len() as i64);
-        self.metrics.buffered_bytes.set(self.budget.used() as i64);
+        self.metrics.trajectories.set(gauge(self.trajectories.len()));
+        self.metrics.links.set(gauge(self.links.len()));
+        self.metrics.buffered_bytes.set(gauge(self.budget.used()));
     }
 
     fn now(&self) -> Time {
@@ -298,6 +298,10 @@ impl Scheduler {
             Written::More | Written::Closed => {}
         }
     }
+}
+
+fn gauge(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
 }
 
 async fn sleep_until(at: Option<Instant>) {

@@ -138,7 +138,7 @@ impl Scheduler {
             return;
         }
         for message in messages.into_iter().filter_map(|message| message.message) {
-            match self.from_agent(node, message) {
+            match self.agent_says(node, message) {
                 Ok(Some(report)) => {
                     let node = node.clone();
                     self.events.push(Event::Report { node, epoch, report });
@@ -150,7 +150,7 @@ impl Scheduler {
     }
 
     /// Keeps the details of a message, and makes of it what the core must know.
-    fn from_agent(
+    fn agent_says(
         &mut self,
         node: &NodeId,
         message: FromAgent,

@@ -28,10 +28,10 @@ impl Scheduler {
     pub(super) fn acquire(
         &mut self,
         caller: &Caller,
-        request: pb::AcquireRequest,
+        request: &pb::AcquireRequest,
         reply: Reply<pb::AcquireResponse>,
     ) {
-        let (job, acquire) = match self.parse_acquire(caller, &request) {
+        let (job, acquire) = match self.parse_acquire(caller, request) {
             Ok(parsed) => parsed,
             // A caller that has gone does not want the answer.
             Err(fault) => return drop(reply.send(Err(fault))),
@@ -100,12 +100,12 @@ impl Scheduler {
         }
     }
 
-    pub(super) fn permit_ended(&mut self, id: &PermitId, fault: Option<Fault>) {
+    pub(super) fn permit_ended(&mut self, id: &PermitId, fault: Option<&Fault>) {
         let Some(permit) = self.permits.remove(id) else { return };
         let returned = || user("PermitReturned", format!("permit `{id}` was returned"));
         for waiter in permit.waiters {
             // A caller that has gone does not want the answer.
-            let _gone = waiter.send(Err(fault.clone().unwrap_or_else(returned)));
+            let _gone = waiter.send(Err(fault.cloned().unwrap_or_else(returned)));
         }
     }
 }

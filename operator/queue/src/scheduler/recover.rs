@@ -17,6 +17,7 @@ impl Scheduler {
         trajectories: Vec<(String, store::Trajectory)>,
         actions: Vec<(String, store::Accepted)>,
     ) -> Result<(), StoreError> {
+        let mut closing = Vec::new();
         for (key, record) in trajectories {
             let invalid = |error: &dyn std::fmt::Display| invalid("trajectory", &key, error);
             let id = TrajectoryId::new(&key).map_err(|error| invalid(&error))?;
@@ -30,7 +31,7 @@ impl Scheduler {
             trajectory.closing = record.closing;
             self.feed_open(&id, &trajectory);
             if record.closing {
-                self.events.push(Event::Close(id.clone()));
+                closing.push(id.clone());
             }
             self.trajectories.insert(id, trajectory);
         }
@@ -40,6 +41,8 @@ impl Scheduler {
         for (key, record) in actions {
             self.recover_action(&key, record)?;
         }
+        // Closing cancels what was accepted before.
+        self.events.extend(closing.into_iter().map(Event::Close));
         tracing::info!(
             trajectories = self.trajectories.len(),
             actions = self.actions.len(),

@@ -65,7 +65,7 @@ impl Trajectory {
             closing: self.closing,
             open_by: self.open_by.map_or(0, Time::as_nanos),
         };
-        Op::Trajectory { trajectory: id.clone(), record }
+        Op::Trajectory { trajectory: id.clone(), record: Box::new(record) }
     }
 }
 
@@ -128,6 +128,7 @@ impl Scheduler {
         let parsed = caller.job(&request.job).and_then(|job| {
             let id = TrajectoryId::new(&request.trajectory_id).map_err(convert::bad_id)?;
             let deadline = convert::duration("deadline", request.deadline.as_ref())?;
+            convert::check_env(&request.env)?;
             Ok((job, id, deadline))
         });
         let (job, id, deadline) = match parsed {
@@ -172,7 +173,8 @@ impl Scheduler {
             job: trajectory.job.clone(),
             memory: trajectory.spec.memory_bytes,
             min_cores: 1,
-            deadline: trajectory.open_by,
+            // One that was placed before a restart is there, or lost: its node says.
+            deadline: trajectory.open_by.filter(|_| trajectory.node.is_none()),
             placed: trajectory.node.clone(),
         }));
     }

@@ -256,7 +256,7 @@ impl Store {
         for results in buckets {
             let Some(value) = results.get(action)? else { continue };
             let ended: Ended = self.decode("result", action, &value)?;
-            let over = Time::from_nanos(ended.ended) + self.retention.keep_for <= now;
+            let over = Time::from_nanos(ended.at) + self.retention.keep_for <= now;
             return Ok((!over).then_some(ended));
         }
         Ok(None)

@@ -24,7 +24,7 @@ pub(crate) struct Ended {
     pub(crate) trajectory: String,
     /// Unix nanoseconds.
     #[prost(uint64, tag = "3")]
-    pub(crate) ended: u64,
+    pub(crate) at: u64,
     /// `started`, `output` and the final event, in order, without the action's id.
     #[prost(message, repeated, tag = "4")]
     pub(crate) events: Vec<pb::ActionEvent>,

@@ -10,7 +10,7 @@ fn at(seconds: u64) -> Time {
 
 fn end(store: &Store, id: &str, now: Time) -> Vec<Durable> {
     use rollwright_core::ids::ActionId;
-    let record = Ended { job: "j".into(), ended: now.as_nanos(), ..Ended::default() };
+    let record = Ended { job: "j".into(), at: now.as_nanos(), ..Ended::default() };
     let record = std::sync::Arc::new(record);
     store.commit(vec![Op::End { action: ActionId::new(id).unwrap(), record }], now).unwrap()
 }

@@ -22,7 +22,7 @@ const IDLE_CHECK: Duration = Duration::from_secs(1);
 pub(crate) enum Op {
     Accept { action: ActionId, job: JobId, submitted: Time, request: Arc<pb::ExecuteRequest> },
     End { action: ActionId, record: Arc<Ended> },
-    Trajectory { trajectory: TrajectoryId, record: Trajectory },
+    Trajectory { trajectory: TrajectoryId, record: Box<Trajectory> },
     RemoveTrajectory(TrajectoryId),
 }
 
@@ -165,7 +165,7 @@ impl Store {
             })
             .collect();
         let mut began_here = HashSet::new();
-        let mut trajectories: HashMap<TrajectoryId, Option<Trajectory>> = HashMap::new();
+        let mut trajectories: HashMap<TrajectoryId, Option<Box<Trajectory>>> = HashMap::new();
         let mut batch = self.db.batch();
         let mut count = 0;
         for op in ops {

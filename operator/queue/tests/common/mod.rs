@@ -21,7 +21,7 @@ use tonic::transport::{Channel, Endpoint, Uri};
 pub type Client = ActionServiceClient<Channel>;
 
 /// How long any condition may take: generous, since machines stall.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_mins(1);
 
 /// A running queue.
 pub struct TestQueue {

@@ -228,7 +228,7 @@ fn handle(
                 node.acknowledged.push(ack.action_id);
             }
             FromQueue::FileOpen(open) => file_open(&mut node, &mut answers, open),
-            FromQueue::FileData(data) => file_data(&mut node, &mut answers, data),
+            FromQueue::FileData(data) => file_data(&mut node, &mut answers, &data),
             _ => {}
         }
     }
@@ -275,7 +275,7 @@ fn file_open(node: &mut Node, answers: &mut Vec<ToQueue>, open: pb::FileOpen) {
     }
 }
 
-fn file_data(node: &mut Node, answers: &mut Vec<ToQueue>, data: pb::FileData) {
+fn file_data(node: &mut Node, answers: &mut Vec<ToQueue>, data: &pb::FileData) {
     let transfer = data.transfer;
     let Some(path) = node.puts.get(&transfer).cloned() else { return };
     node.files.entry(path).or_default().extend_from_slice(&data.data);
