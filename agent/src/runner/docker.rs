@@ -76,7 +76,7 @@ impl DockerRunner {
                     None => return,
                 },
                 event = self.events.next() => if let Err(error) = event {
-                    let fault = super::helper::gone(&error);
+                    let fault = super::wire::gone(&error);
                     return self.context.reports.send(Report::Lost(fault)).await;
                 },
                 Some(ended) = actions.join_next(), if !actions.is_empty() => match ended {

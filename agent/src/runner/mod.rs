@@ -7,6 +7,7 @@ pub mod capture;
 pub mod command;
 pub mod docker;
 pub mod helper;
+mod wire;
 
 use std::sync::Arc;
 

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use rollwright_agent::link::TlsFiles;
 use rollwright_agent::{AgentConfig, Endpoint};
 use rollwright_proto::v1::agent_link_server::{AgentLink, AgentLinkServer};
 use rollwright_proto::v1::agent_message::Message as FromAgent;
@@ -89,7 +90,7 @@ async fn actions_survive_a_queue_that_is_killed() {
     let first_end = CancellationToken::new();
     let mut streams = serve(&socket, first_end.clone());
     let shutdown = CancellationToken::new();
-    let endpoint = Endpoint::parse(&format!("unix:{}", socket.display()), Default::default());
+    let endpoint = Endpoint::parse(&format!("unix:{}", socket.display()), TlsFiles::default());
     let agent = tokio::spawn(rollwright_agent::run(config, endpoint.unwrap(), shutdown.clone()));
 
     let mut stream = streams.recv().await.unwrap();
