@@ -8,6 +8,7 @@ mod handle;
 mod input;
 mod nodes;
 mod permits;
+mod progress;
 mod recover;
 mod trajectories;
 

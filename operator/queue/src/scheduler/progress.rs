@@ -1,0 +1,197 @@
+//! What becomes of an action after its submission, on its way to callers and store.
+
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+
+use pb::action_event::Event as Happened;
+use rollwright_core::fault::Fault;
+use rollwright_core::ids::{ActionId, NodeId};
+use rollwright_core::queue::{Outcome, Run};
+use rollwright_core::time::Time;
+use rollwright_proto::v1 as pb;
+
+use super::actions::Action;
+use super::{Scheduler, seconds};
+use crate::convert;
+use crate::fault::{self, infrastructure};
+use crate::store::{Ended, Op};
+
+impl Scheduler {
+    /// The core has accepted it.
+    pub(super) fn queued(&mut self, id: &ActionId) {
+        let Some(action) = self.actions.get(id) else { return };
+        if action.durable {
+            return;
+        }
+        self.accepted += 1;
+        self.metrics.accepted.inc();
+        // One that was found on a node was accepted by a queue that lost its record.
+        if let Some(request) = &action.request {
+            self.ops.push(Op::Accept {
+                action: id.clone(),
+                job: action.job.clone(),
+                submitted: action.submitted,
+                request: Arc::clone(request),
+            });
+        }
+    }
+
+    /// The core does not take it.
+    pub(super) fn action_refused(&mut self, id: &ActionId, fault: &Fault) {
+        let Entry::Occupied(entry) = self.actions.entry(id.clone()) else { return };
+        if entry.get().durable {
+            // Accepted before a restart: it ends, as every accepted action does.
+            let submitted = entry.get().submitted;
+            return self.action_ended(id, Outcome::Failed(fault.clone()), submitted, None);
+        }
+        let action = entry.remove();
+        self.budget.sub(action.bytes);
+        self.metrics.waiting.dec();
+        for to in &action.subscribers {
+            self.refuse(id.as_str(), to, fault);
+        }
+    }
+
+    pub(super) fn accept_durable(&mut self, id: &ActionId) {
+        let Some(action) = self.actions.get_mut(id) else { return };
+        action.durable = true;
+        if action.ended.is_none() {
+            let subscribers = action.subscribers.clone();
+            for to in &subscribers {
+                self.tell(to, convert::event(id.as_str(), Happened::Queued(pb::Queued {})), false);
+            }
+        }
+    }
+
+    pub(super) fn started(&mut self, id: &ActionId, node: &NodeId, run: &Run) {
+        let Some(action) = self.actions.get_mut(id) else { return };
+        let started = pb::Started {
+            node: node.to_string(),
+            cpu_units: run.units.as_f64(),
+            cores: run.cores.iter().collect(),
+            queue_s: seconds(run.granted.since(action.submitted)),
+        };
+        if action.started.replace(started.clone()).is_none() {
+            self.metrics.waiting.dec();
+            self.metrics.running.inc();
+        }
+        action.node = Some(node.clone());
+        action.request = None;
+        let subscribers = action.subscribers.clone();
+        for to in &subscribers {
+            self.tell(to, convert::event(id.as_str(), Happened::Started(started.clone())), false);
+        }
+    }
+
+    /// A piece of output from an agent.
+    pub(super) fn output(&mut self, node: &NodeId, message: pb::ActionOutput) {
+        let Some(mut output) = message.output else { return };
+        let Some((id, action)) = self.actions.get_key_value(message.action_id.as_str()) else {
+            return;
+        };
+        let id = id.clone();
+        let placed = self.trajectories.get(&action.trajectory).and_then(|t| t.node.as_ref());
+        if placed != Some(node) || action.ended.is_some() {
+            return;
+        }
+        let Some(action) = self.actions.get_mut(&id) else { return };
+        // What came before a reconnection comes again: take only what is new.
+        let end = message.offset.saturating_add(output.data.len() as u64);
+        if end <= action.output_next {
+            return;
+        }
+        let known = action.output_next.saturating_sub(message.offset) as usize;
+        if known > 0 {
+            drop(output.data.split_to(known));
+            output.dropped_before = 0;
+        }
+        if action.output_next + output.data.len() as u64 > action.output_cap {
+            return tracing::warn!(action = %id, "the agent sends more output than was asked for");
+        }
+        action.output_next = end;
+        action.bytes += output.data.len();
+        self.budget.add(output.data.len());
+        action.output.push(output.clone());
+        let subscribers = action.subscribers.clone();
+        for to in &subscribers {
+            self.tell(to, convert::event(id.as_str(), Happened::Output(output.clone())), false);
+        }
+    }
+
+    /// It has ended, once and for all: callers are told at once, the agent when
+    /// that is durable.
+    pub(super) fn action_ended(
+        &mut self,
+        id: &ActionId,
+        outcome: Outcome,
+        submitted: Time,
+        run: Option<&Run>,
+    ) {
+        let now = self.now();
+        let Some(action) = self.actions.get_mut(id) else { return };
+        let last = match outcome {
+            Outcome::Finished => finished(action, submitted, run, now),
+            Outcome::Failed(fault) => Happened::Failed(fault::to_proto(&fault)),
+            Outcome::Cancelled => Happened::Cancelled(pb::Cancelled {}),
+        };
+        let kind = match &last {
+            Happened::Finished(_) => "finished",
+            Happened::Failed(fault) => fault::kind_from_proto(fault.kind).as_str(),
+            _ => "cancelled",
+        };
+        self.metrics.ended.with_label_values(&[kind]).inc();
+        let gauge =
+            if action.started.is_some() { &self.metrics.running } else { &self.metrics.waiting };
+        gauge.dec();
+        self.ended += 1;
+
+        let started = action.started.clone().map(Happened::Started);
+        let output = std::mem::take(&mut action.output).into_iter().map(Happened::Output);
+        let events = started.into_iter().chain(output).chain([last.clone()]);
+        let record = Arc::new(Ended {
+            job: action.job.as_str().to_owned(),
+            trajectory: action.trajectory.as_str().to_owned(),
+            at: now.as_nanos(),
+            events: events.map(|event| convert::event("", event)).collect(),
+        });
+        action.ended = Some(Arc::clone(&record));
+        action.request = None;
+        action.report = None;
+        let subscribers = std::mem::take(&mut action.subscribers);
+        self.ops.push(Op::End { action: id.clone(), record });
+        for to in &subscribers {
+            self.tell(to, convert::event(id.as_str(), last.clone()), true);
+        }
+    }
+
+    pub(super) fn end_durable(&mut self, id: &ActionId, bucket: u64) {
+        self.retained.insert(bucket, id.as_str());
+        let Some(action) = self.actions.remove(id) else { return };
+        self.budget.sub(action.bytes);
+        if let Some(node) = &action.node {
+            self.acknowledge(node, id);
+        }
+    }
+}
+
+/// The final event of a program that ended by itself, with the whole account.
+fn finished(action: &mut Action, submitted: Time, run: Option<&Run>, now: Time) -> Happened {
+    let reported = action.report.take();
+    let Some((_, pb::action_ended::End::Finished(mut finished))) = reported else {
+        let message = "the agent's report of its end is missing: its exit code is unknown";
+        return Happened::Failed(fault::to_proto(&infrastructure("ReportLost", message)));
+    };
+    let total = seconds(now.since(submitted));
+    let mut usage = finished.usage.unwrap_or_default();
+    usage.queue_s = run.map_or(0.0, |run| seconds(run.granted.since(submitted)));
+    usage.overhead_s = (total - usage.queue_s - usage.exec_s).max(0.0);
+    finished.cpu_units = run.map_or(0.0, |run| run.units.as_f64());
+    finished.usage = Some(usage);
+    if let Some(entry) = &action.profile {
+        entry.act.observe(total);
+        entry.queue.observe(usage.queue_s);
+        entry.exec.observe(usage.exec_s);
+        entry.overhead.observe(usage.overhead_s);
+    }
+    Happened::Finished(finished)
+}
