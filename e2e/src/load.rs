@@ -68,7 +68,7 @@ impl Figures {
 }
 
 async fn channel(path: &Path) -> Result<Channel> {
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_mins(1);
     loop {
         let path = path.to_owned();
         let connector = tower::service_fn(move |_: Uri| {
