@@ -47,6 +47,7 @@ clean-sandboxes: ## Remove sandboxes that a killed run left behind
 .PHONY: test
 test: deps-test init test-images ## Run all tests, end to end on a real Docker engine included (installs what is missing)
 	cargo test --locked --workspace
+	e2e/cgroup-v2/run.sh
 
 .PHONY: bench
 bench: build test-images ## Print the benchmark figures, baselines in the same run
