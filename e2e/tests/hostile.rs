@@ -49,7 +49,8 @@ async fn a_full_disk_is_the_programs_own_error() -> anyhow::Result<()> {
     let stack = Stack::start("full-disk").await?;
     let mut client = stack.client().await?;
     client.open("t", "box").await?;
-    let run = client.run(shell("fill", "t", "head -c 64m /dev/zero > /scratch/all")).await?;
+    let run =
+        client.run(shell("fill", "t", "dd if=/dev/zero of=/scratch/all bs=1M count=64")).await?;
     ensure!(run.finished()?.exit_code == Some(1), "{run:?}");
     ensure!(String::from_utf8_lossy(&run.stderr).contains("No space left"), "{run:?}");
     let run = client

@@ -34,7 +34,9 @@ async fn exit_codes_signals_and_streams() -> anyhow::Result<()> {
     )
     .await?;
     ensure!(runs[0].finished()?.exit_code == Some(0));
-    ensure!((runs[0].stdout.as_slice(), runs[0].stderr.as_slice()) == (b"out\n", b"err\n"));
+    ensure!(
+        (runs[0].stdout.as_slice(), runs[0].stderr.as_slice()) == (&b"out\n"[..], &b"err\n"[..])
+    );
     ensure!(runs[1].finished()?.exit_code == Some(7));
     let by_itself = runs[2].finished()?;
     ensure!(by_itself.exit_code == Some(137) && !by_itself.out_of_memory, "{by_itself:?}");
@@ -127,7 +129,7 @@ async fn the_plain_docker_path_gives_the_same_results() -> anyhow::Result<()> {
     client.open("t", "docker").await?;
     let run = client.run(shell("a", "t", "echo out; echo err >&2; exit 3")).await?;
     ensure!(run.finished()?.exit_code == Some(3));
-    ensure!((run.stdout.as_slice(), run.stderr.as_slice()) == (b"out\n", b"err\n"));
+    ensure!((run.stdout.as_slice(), run.stderr.as_slice()) == (&b"out\n"[..], &b"err\n"[..]));
     client.close("t").await?;
     stack.stop().await
 }

@@ -36,6 +36,9 @@ const START_TIMEOUT: Duration = Duration::from_mins(1);
 /// First and longest pause between two tries to reach a new helper.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
+/// Tries to remove a container, and the pause between two.
+const REMOVE_TRIES: u32 = 60;
+const REMOVE_PAUSE: Duration = Duration::from_secs(1);
 
 /// What sandboxes are made with.
 #[derive(Debug)]
@@ -333,9 +336,15 @@ impl Ground {
     pub async fn remove(&self, name: &str, network: Option<&str>) {
         // An error means that the semaphore was closed, which never happens.
         let _turn = self.removals.acquire().await;
-        if let Err(fault) = self.engine.remove(name).await {
-            // It is found by its labels, without a record, at the next start.
-            tracing::error!(sandbox = name, %fault, "cannot remove a sandbox");
+        for left in (0..REMOVE_TRIES).rev() {
+            let Err(fault) = self.engine.remove(name).await else { break };
+            if left == 0 {
+                // It is found by its labels, without a record, at the next start.
+                tracing::error!(sandbox = name, %fault, "cannot remove a sandbox");
+            } else {
+                // An engine that restarts comes back with the container on its list.
+                tokio::time::sleep(REMOVE_PAUSE).await;
+            }
         }
         self.places.forget(name);
         if let Some(network) = network {

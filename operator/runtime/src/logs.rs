@@ -5,7 +5,7 @@ use tracing_subscriber::EnvFilter;
 
 /// Form of the log lines.
 #[derive(Debug, Clone, Copy, ValueEnum)]
-pub enum LogFormat {
+pub(crate) enum LogFormat {
     /// For people.
     Text,
     /// One JSON object a line.

@@ -133,7 +133,7 @@ async fn plain(
 async fn update_and_exec(engine: &Docker, container: &str, round: usize) -> anyhow::Result<()> {
     let update = ContainerUpdateBody {
         cpuset_cpus: Some("0-1".to_owned()),
-        cpu_shares: Some(512 + (round as i64 % 2) * 512),
+        cpu_shares: Some(if round.is_multiple_of(2) { 512 } else { 1024 }),
         ..ContainerUpdateBody::default()
     };
     engine.update_container(container, update).await?;
