@@ -83,8 +83,8 @@ pub struct CpuPool {
     /// Which Docker engine the sandboxes run on.
     #[serde(default)]
     pub docker: DockerMode,
-    /// Cores of each node that shares (units below 1) run on; absent: as many as
-    /// the running shares need.
+    /// Cores of each node that are kept for shares (units below 1); shares take more
+    /// as they need them.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 4096))]
     pub shared_cores: Option<u32>,

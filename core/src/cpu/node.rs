@@ -22,12 +22,26 @@ pub struct NodeCpu {
     free: Vec<CoreSet>,
     shared: CoreSet,
     shares_micros: u64,
+    /// Cores that only shares may have, even while there are none.
+    kept: usize,
 }
 
 impl NodeCpu {
     /// A node with these cores, one set for each NUMA node, all free.
     pub fn new(numa: Vec<CoreSet>) -> Self {
-        Self { free: numa.clone(), numa, shared: CoreSet::new(), shares_micros: 0 }
+        Self { free: numa.clone(), numa, shared: CoreSet::new(), shares_micros: 0, kept: 0 }
+    }
+
+    /// Keeps `count` cores for shares alone, as far as they are free now, the rest as
+    /// they become free. Shares that need more cores still take them.
+    pub fn keep_shared(&mut self, count: usize) {
+        self.kept = count.min(self.capacity());
+        self.fit_shared();
+    }
+
+    /// The most cores that one action could ever have exclusively.
+    pub fn exclusive_capacity(&self) -> usize {
+        self.capacity() - self.kept
     }
 
     /// Number of cores.
@@ -89,9 +103,9 @@ impl NodeCpu {
             CpuGrant::Exclusive(cores) => self.give_back(cores),
             CpuGrant::Share(units) => {
                 self.shares_micros = self.shares_micros.saturating_sub(u64::from(units.micros()));
-                self.fit_shared();
             }
         }
+        self.fit_shared();
     }
 
     /// Records a grant that was made before: the free ones of `cores` become
@@ -121,7 +135,7 @@ impl NodeCpu {
     /// Grows or shrinks the shared cores to what the shares need, as far as cores
     /// are free.
     fn fit_shared(&mut self) {
-        let needed = cores_under(self.shares_micros);
+        let needed = cores_under(self.shares_micros).max(self.kept);
         while self.shared.len() < needed {
             let beside = (0..self.numa.len()).find(|index| {
                 self.numa[*index].overlaps(&self.shared) && !self.free[*index].is_empty()
@@ -172,7 +186,7 @@ mod tests {
         /// ceil(sum), a grant is refused only when it cannot fit, and exclusive
         /// cores are as near as they can be.
         #[test]
-        fn agrees_with_a_plain_model(sizes in prop::collection::vec(1u32..6, 1..4), steps in steps()) {
+        fn agrees_with_a_plain_model(sizes in prop::collection::vec(1u32..6, 1..4), kept in 0usize..3, steps in steps()) {
             let mut next = 0;
             let numa: Vec<CoreSet> = sizes.iter().map(|n| {
                 let set = (next..next + n).collect();
@@ -181,6 +195,9 @@ mod tests {
             }).collect();
             let total = next as usize;
             let mut node = NodeCpu::new(numa.clone());
+            node.keep_shared(kept);
+            let kept = kept.min(total);
+            let shared_under = |micros| cores_under(micros).max(kept);
             let mut held: Vec<CpuGrant> = Vec::new();
             for step in steps {
                 match step {
@@ -196,9 +213,9 @@ mod tests {
                             CpuGrant::Share(_) => 0,
                         }).sum();
                         let fits = if units.is_share() {
-                            exclusive + cores_under(shares + u64::from(units.micros())) <= total
+                            exclusive + shared_under(shares + u64::from(units.micros())) <= total
                         } else {
-                            exclusive + cores_under(shares) + units.ceil() as usize <= total
+                            exclusive + shared_under(shares) + units.ceil() as usize <= total
                         };
                         let grant = node.grant(units);
                         prop_assert_eq!(grant.is_some(), fits);
@@ -227,12 +244,12 @@ mod tests {
                     }
                 }
                 prop_assert_eq!(count + node.free(), total);
-                prop_assert_eq!(node.shared.len(), cores_under(node.shares_micros));
+                prop_assert_eq!(node.shared.len(), shared_under(node.shares_micros));
             }
             for grant in held.drain(..) {
                 node.release(&grant);
             }
-            prop_assert_eq!(node.free(), total);
+            prop_assert_eq!(node.free(), total - kept);
         }
     }
 

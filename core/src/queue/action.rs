@@ -132,8 +132,10 @@ impl Queue {
         match &action.stage {
             Stage::Lined => {
                 let node = self.trajectories.get(&action.trajectory).and_then(|t| t.node());
-                if let Some(state) = node.and_then(|node| self.nodes.get_mut(node)) {
+                if let Some((id, state)) = node.and_then(|id| Some((id, self.nodes.get_mut(id)?))) {
                     state.line.remove(&action.job, &seq);
+                    // It may have stood before others that fit.
+                    self.dirty.nodes.insert(id.clone());
                 }
             }
             Stage::Claiming(quota) => {

@@ -20,6 +20,8 @@ pub struct Config {
     pub max_waiting: usize,
     /// Trajectories that may be open or wait to be; more are refused.
     pub max_trajectories: usize,
+    /// Cores of each node that are kept for shares; more are taken as needed.
+    pub shared_cores: u16,
     /// How long a node may be away before its trajectories are given up.
     pub node_grace: Duration,
     /// How often an action is tried that was surely not started.
@@ -34,6 +36,7 @@ impl Default for Config {
             weights: BTreeMap::new(),
             max_waiting: 100_000,
             max_trajectories: 20_000,
+            shared_cores: 0,
             node_grace: Duration::from_mins(1),
             max_attempts: 3,
         }

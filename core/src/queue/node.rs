@@ -89,6 +89,10 @@ impl Queue {
         self.hold_cores_again(&up.node, &up.actions);
         self.reconcile_sandboxes(&up.node, &up.sandboxes);
         self.reconcile_actions(&up.node, up.actions);
+        // What runs comes first: cores are kept for shares as they are free.
+        if let Some(node) = self.nodes.get_mut(&up.node) {
+            node.cpu.keep_shared(usize::from(self.config.shared_cores));
+        }
     }
 
     /// Orders on the old link may have been lost: cores are where the agent says.

@@ -41,7 +41,7 @@ impl Policy {
         match self {
             Self::FixedDop { dop } => {
                 // A node smaller than the degree still serves: it gives what it has.
-                let most = node.capacity().min(usize::from(u16::MAX)) as u16;
+                let most = node.exclusive_capacity().min(usize::from(u16::MAX)) as u16;
                 let units = choice.at_most(dop.min(Units::cores(most)));
                 if node.fits(units) { Decision::Start(units) } else { Decision::Wait }
             }

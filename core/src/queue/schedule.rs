@@ -64,12 +64,13 @@ impl Queue {
                     }
                 }
                 Decision::Wait => {
-                    let (least, most) = (action.cost.cpu.smallest(), node.cpu.capacity());
-                    if least.ceil() as usize <= most {
+                    let least = action.cost.cpu.smallest();
+                    let most = node.cpu.exclusive_capacity();
+                    if least.is_share() || least.ceil() as usize <= most {
                         return;
                     }
                     let message = format!(
-                        "its smallest CPU units are {least}, but node `{id}` has {most} cores: allow fewer"
+                        "its smallest CPU units are {least}, but node `{id}` gives {most} exclusive cores: allow fewer"
                     );
                     let fault = Fault::new(FaultKind::User, "ExceedsNode", message);
                     self.end_action(seq, Outcome::Failed(fault));

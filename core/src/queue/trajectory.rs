@@ -173,9 +173,13 @@ impl Queue {
         let connected = || self.nodes.values().filter(|node| node.connected);
         let cores = usize::from(trajectory.min_cores.max(1))
             .max(self.static_units().map_or(0, |units| units.ceil() as usize));
-        let could = |node: &Node| node.memory >= trajectory.memory && node.cpu.capacity() >= cores;
+        let cores_of = |node: &Node| match self.static_units() {
+            Some(_) => node.cpu.exclusive_capacity(),
+            None => node.cpu.capacity(),
+        };
+        let could = |node: &Node| node.memory >= trajectory.memory && cores_of(node) >= cores;
         let most_memory = connected().map(|node| node.memory).max()?;
-        let most_cores = connected().map(|node| node.cpu.capacity()).max()?;
+        let most_cores = connected().map(cores_of).max()?;
         if connected().any(could) {
             return None;
         }

@@ -60,6 +60,9 @@ pub(crate) struct ActionRecord {
     pub(crate) ended_s: f64,
     /// Waiting for cores.
     pub(crate) queue_s: f64,
+    /// The first action of a sandbox: what the sandbox waited for its place before. Cores
+    /// that are held for life are waited for there.
+    pub(crate) sandbox_queue_s: f64,
     /// The program itself.
     pub(crate) exec_s: f64,
     /// CPU seconds of its whole process tree.
@@ -71,14 +74,19 @@ pub(crate) struct ActionRecord {
 }
 
 impl ActionRecord {
-    /// Action completion time.
+    /// Action completion time, the wait for the sandbox's place included.
     pub(crate) fn act_s(&self) -> f64 {
-        self.ended_s - self.submitted_s
+        self.sandbox_queue_s + self.ended_s - self.submitted_s
+    }
+
+    /// All waiting in the completion time.
+    pub(crate) fn queueing_s(&self) -> f64 {
+        self.sandbox_queue_s + self.queue_s
     }
 
     /// Everything in the completion time that is neither waiting nor the program.
     pub(crate) fn overhead_s(&self) -> f64 {
-        (self.act_s() - self.queue_s - self.exec_s).max(0.0)
+        (self.act_s() - self.queueing_s() - self.exec_s).max(0.0)
     }
 }
 

@@ -52,13 +52,13 @@ pub(crate) fn tables(runs: &[Run]) -> String {
         Sample::new(run.sandboxes().map(|s| s.ready_s - s.requested_s - s.queue_s)).mean()
     });
     row("waiting per trajectory, mean s", &|run| {
-        let waited = run.sandboxes().map(|s| s.queue_s).chain(run.actions().map(|a| a.queue_s));
-        waited.sum::<f64>() / run.trajectories.len().max(1) as f64
+        run.actions().map(ActionRecord::queueing_s).sum::<f64>()
+            / run.trajectories.len().max(1) as f64
     });
     row("ACT, mean s", &|run| actions(run, ActionRecord::act_s).mean());
     row("ACT, p50 s", &|run| actions(run, ActionRecord::act_s).quantile(0.5));
     row("ACT, p99 s", &|run| actions(run, ActionRecord::act_s).quantile(0.99));
-    row("  queueing, mean s", &|run| actions(run, |a| a.queue_s).mean());
+    row("  queueing, mean s", &|run| actions(run, ActionRecord::queueing_s).mean());
     row("  execution, mean s", &|run| actions(run, |a| a.exec_s).mean());
     row("  our overhead, mean ms", &|run| actions(run, ActionRecord::overhead_s).mean() * 1e3);
     row("  our overhead, p99 ms", &|run| {
@@ -166,6 +166,7 @@ pub(crate) mod tests {
             submitted_s: at,
             ended_s: at + 0.5 + exec + 0.001,
             queue_s: 0.5,
+            sandbox_queue_s: 0.0,
             exec_s: exec,
             cpu_s: exec * 0.5,
             units,

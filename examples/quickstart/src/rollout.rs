@@ -51,6 +51,7 @@ pub(crate) async fn play(scene: Arc<Scene>, trajectory: Trajectory) -> Trajector
         },
         scene: &scene,
         trajectory: &trajectory,
+        sandbox_queue_s: 0.0,
     };
     player.record.verdict = match player.work(&id).await {
         Ok(edited) => player.graded(&id, &edited).await,
@@ -68,6 +69,8 @@ struct Player<'a> {
     scene: &'a Scene,
     trajectory: &'a Trajectory,
     record: TrajectoryRecord,
+    /// What the open sandbox waited for its place, until its first action takes it over.
+    sandbox_queue_s: f64,
 }
 
 impl Player<'_> {
@@ -108,11 +111,6 @@ impl Player<'_> {
             };
             match self.grade_once(&id, edited).await {
                 Ok(verdict) => return verdict,
-                Err(trouble) if trouble.kind == fault::Kind::Timeout => {
-                    // The suite did not end in its time: the edit made it so.
-                    let expected = self.trajectory.suite_tests;
-                    return Verdict::Scored { reward: 0.0, passed: 0, expected };
-                }
                 Err(trouble) => {
                     reason = trouble.to_string();
                     if !trouble.is_infrastructure() {
@@ -142,8 +140,16 @@ impl Player<'_> {
         for (directory, tar) in edited {
             self.scene.client.put_tar(id, directory, tar).await?;
         }
-        let suite = self.execute(id, "suite", "reward", "tests", &trajectory.suite, "").await?;
-        Ok(grade(suite.finished.exit_code, &suite.stdout, trajectory.suite_tests))
+        let expected = trajectory.suite_tests;
+        match self.execute(id, "suite", "reward", "tests", &trajectory.suite, "").await {
+            Ok(suite) => Ok(grade(suite.finished.exit_code, &suite.stdout, expected)),
+            // The suite ran and did not end in its time: the edit made it so. A sandbox
+            // that was not ready in time is another matter, and no reward.
+            Err(trouble) if trouble.kind == fault::Kind::Timeout => {
+                Ok(Verdict::Scored { reward: 0.0, passed: 0, expected })
+            }
+            Err(trouble) => Err(trouble),
+        }
     }
 
     async fn think(&mut self, unscaled_s: f64) {
@@ -158,6 +164,7 @@ impl Player<'_> {
         let requested_s = self.scene.now_s();
         let response = self.scene.client.open(id, template).await?;
         let times = response.times.unwrap_or_default();
+        self.sandbox_queue_s = times.queue_s;
         Ok(SandboxRecord {
             template: template.to_owned(),
             requested_s,
@@ -222,6 +229,7 @@ impl Player<'_> {
                         submitted_s,
                         ended_s: self.scene.now_s(),
                         queue_s: usage.queue_s,
+                        sandbox_queue_s: std::mem::take(&mut self.sandbox_queue_s),
                         exec_s: usage.exec_s,
                         cpu_s: usage.cpu_s,
                         units: ended.finished.cpu_units,

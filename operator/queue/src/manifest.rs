@@ -117,6 +117,7 @@ impl QueueConfig {
             policy: policy(&name, &spec.policy)?,
             quotas: quotas(&name, queue, pools)?,
             weights,
+            shared_cores: shared_cores(queue, pools),
             max_waiting: spec.limits.max_waiting as usize,
             max_trajectories: spec.limits.max_trajectories as usize,
             ..CoreConfig::default()
@@ -158,6 +159,15 @@ fn policy(queue: &str, spec: &PolicySpec) -> Result<Policy, ManifestError> {
         }
         PolicyType::Static => Ok(Policy::Static { cores: number("cores", spec.cores)? }),
     }
+}
+
+/// Cores of each node kept for shares: the most that one of its pools asks for.
+fn shared_cores(queue: &ActionQueue, pools: &[ResourcePool]) -> u16 {
+    let named = pools.iter().filter(|pool| {
+        queue.spec.pools.iter().any(|name| pool.metadata.name.as_deref() == Some(name.as_str()))
+    });
+    let most = named.filter_map(|pool| pool.spec.cpu.as_ref()?.shared_cores).max();
+    most.map_or(0, |cores| u16::try_from(cores).unwrap_or(u16::MAX))
 }
 
 fn quotas(

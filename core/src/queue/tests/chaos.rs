@@ -93,8 +93,9 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     #[test]
-    fn fixed_dop(steps in prop::collection::vec(step(), 0..200), dop in 1u16..5) {
-        let mut world = World::new(config(Policy::FixedDop { dop: Units::cores(dop) }), &[vec![2, 2], vec![3]]);
+    fn fixed_dop(steps in prop::collection::vec(step(), 0..200), dop in 1u16..5, shared_cores in 0u16..3) {
+        let config = Config { shared_cores, ..config(Policy::FixedDop { dop: Units::cores(dop) }) };
+        let mut world = World::new(config, &[vec![2, 2], vec![3]]);
         for step in steps {
             take(&mut world, step);
         }

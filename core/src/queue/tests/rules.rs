@@ -191,3 +191,31 @@ fn units_follow_the_degree_and_the_node() {
     world.submit(0, 0, &[1.0, 2.0, 4.0], 0);
     assert_eq!(world.queue.stats().nodes[0].exclusive, 2);
 }
+
+#[test]
+fn kept_cores_are_for_shares_alone() {
+    let config = Config { shared_cores: 1, ..Config::default() };
+    let mut world = ready(config, 2, 1);
+    world.submit(0, 0, &[1.0], 0);
+    world.submit(1, 0, &[1.0], 0);
+    drain(&mut world);
+    assert_eq!(started(&world), ["a0"], "the other core is kept");
+    assert_eq!(world.queue.stats().nodes[0].shared, 1);
+    world.submit(2, 0, &[2.0], 0);
+    world.send(Event::Cancel(action(1)));
+    drain(&mut world);
+    assert!(matches!(&world.ended[&action(2)][0], Outcome::Failed(f) if f.reason == "ExceedsNode"));
+}
+
+#[test]
+fn those_behind_a_cancelled_action_move_up() {
+    let mut world = ready(Config::default(), 2, 1);
+    world.submit(0, 0, &[1.0], 0);
+    world.submit(1, 0, &[2.0], 0);
+    world.submit(2, 0, &[1.0], 0);
+    drain(&mut world);
+    assert_eq!(started(&world), ["a0"], "a1 stands before a2");
+    world.send(Event::Cancel(action(1)));
+    drain(&mut world);
+    assert_eq!(started(&world), ["a0", "a2"]);
+}

@@ -461,7 +461,8 @@ impl World {
         let stats = self.queue.stats();
         assert_eq!((stats.waiting, stats.running, stats.trajectories), (0, 0, 0), "{stats:?}");
         for node in &stats.nodes {
-            assert_eq!((node.exclusive, node.shared, node.memory_held), (0, 0, 0), "{node:?}");
+            let kept = usize::from(self.config.shared_cores).min(node.cores);
+            assert_eq!((node.exclusive, node.shared, node.memory_held), (0, kept, 0), "{node:?}");
         }
         assert!(
             stats.quotas.iter().all(|quota| quota.held == 0 && quota.waiting == 0),
