@@ -27,7 +27,7 @@ quickstart: build image ## Run a real workload, CPU per action beside cores for 
 
 .PHONY: build
 build: deps-build ## Build the binaries and the static helper of sandboxes (target/quick)
-	cargo build --locked --profile $(PROFILE) -p rollwright-runtime -p rollwright-agent -p rollwright-quickstart
+	cargo build --locked --profile $(PROFILE) --workspace --bins
 	cargo rustc --locked --profile $(PROFILE) -p rollwright-init --bin rollwright-init -- -C target-feature=+crt-static
 
 .PHONY: image
@@ -46,12 +46,12 @@ clean-sandboxes: ## Remove sandboxes that a killed run left behind
 ##@ Work on it
 .PHONY: test
 test: deps-test init test-images ## Run all tests, end to end on a real Docker engine included (installs what is missing)
+	cargo build --locked --workspace --bins
 	cargo test --locked --workspace
 	e2e/cgroup-v2/run.sh
 
 .PHONY: bench
 bench: build test-images ## Print the benchmark figures, baselines in the same run
-	cargo build --locked --profile $(PROFILE) -p rollwright-e2e --bin bench
 	@$(AS_ROOT) $(BIN)/bench $(BENCH_ARGS)
 
 .PHONY: verify

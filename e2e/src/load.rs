@@ -53,20 +53,6 @@ pub struct Figures {
     pub latency: Histogram<u64>,
 }
 
-impl Figures {
-    /// One row for a table.
-    pub fn row(&self, name: &str) -> String {
-        let ms = |quantile| self.latency.value_at_quantile(quantile) as f64 / 1000.0;
-        format!(
-            "| {name} | {:.0} actions/s | {:.1} us queue CPU/action | p50 {:.2} ms | p99 {:.2} ms |",
-            self.per_second,
-            self.cpu_us,
-            ms(0.5),
-            ms(0.99)
-        )
-    }
-}
-
 async fn channel(path: &Path) -> Result<Channel> {
     let deadline = Instant::now() + Duration::from_mins(1);
     loop {

@@ -2,6 +2,8 @@
 
 mod decision;
 mod idle;
+mod isolation;
+mod load;
 mod overhead;
 mod table;
 
@@ -19,6 +21,9 @@ struct Cli {
     /// Sandboxes that stand idle in `idle`.
     #[arg(long, default_value_t = 200)]
     sandboxes: usize,
+    /// Actions in `load`.
+    #[arg(long, default_value_t = 400_000)]
+    actions: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -29,12 +34,17 @@ enum What {
     Overhead,
     /// CPU and memory of queue and agent while sandboxes are open and idle.
     Idle,
+    /// What a busy loop left in an idle sandbox costs an exclusive action elsewhere.
+    Isolation,
     /// Actions per second over the wire, with simulated agents.
     Load,
 }
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
+    if load::be_the_queue().await? {
+        return Ok(());
+    }
     let cli = Cli::parse();
     let wanted = |what| cli.what.is_empty() || cli.what.contains(&what);
     let mut rows = Vec::new();
@@ -47,6 +57,12 @@ async fn main() -> anyhow::Result<()> {
     }
     if wanted(What::Idle) {
         rows.extend(idle::measure(cli.sandboxes).await?);
+    }
+    if wanted(What::Isolation) {
+        rows.extend(isolation::measure().await?);
+    }
+    if wanted(What::Load) {
+        rows.extend(load::measure(cli.actions).await?);
     }
     table::print(&rows);
     Ok(())
