@@ -33,7 +33,7 @@ fn a_container_is_found_and_adopted_any_number_of_times() {
 fn an_action_gets_its_cores_and_weight_and_the_sandbox_their_sum() {
     let Some(container) = Container::new() else { return };
     let sandbox = container.adopt();
-    let one = sandbox.create_action(&grant(&[1], 1.0)).unwrap();
+    let mut one = sandbox.create_action(&grant(&[1], 1.0)).unwrap();
     assert_eq!(container.cores_of(one.name()), grant(&[1], 1.0).cores);
     assert_eq!(container.weight(one.name()), 1000);
     assert_eq!(container.weight(""), 1000);
@@ -48,9 +48,9 @@ fn an_action_gets_its_cores_and_weight_and_the_sandbox_their_sum() {
     one.park().unwrap();
     assert_eq!(container.weight(""), 250);
     share.park().unwrap();
-    assert!(container.is_idle(""));
     assert_eq!(sandbox.actions().unwrap(), Vec::<String>::new());
-    // The kernel forgets the weight of an idle group: it must come back whole.
+    // A sandbox in which nothing can be left has no need of the idle class.
+    assert!(!container.is_idle(""));
     let again = sandbox.create_action(&grant(&[1], 0.5)).unwrap();
     assert!(!container.is_idle(""));
     assert_eq!(container.weight(""), 500);
@@ -67,7 +67,6 @@ fn cores_that_the_sandbox_has_not_are_refused_and_nothing_is_left() {
     assert!(matches!(sandbox.create_action(&grant(&[0], 0.0)), Err(CgroupError::BadGrant { .. })));
     assert_eq!(sandbox.actions().unwrap(), Vec::<String>::new());
     sandbox.create_action(&grant(&[0], 1.0)).unwrap().park().unwrap();
-    assert!(container.is_idle(""));
 }
 
 #[test]
@@ -82,6 +81,34 @@ fn a_cgroup_made_ahead_is_the_next_actions() {
     let action = sandbox.create_action(&grant(&[0], 1.0)).unwrap();
     assert_eq!(ahead, [action.name()]);
     action.park().unwrap();
+}
+
+#[test]
+fn a_clean_cgroup_is_used_again_and_counts_anew() {
+    let Some(container) = Container::new() else { return };
+    let sandbox = container.adopt();
+    let spin = "i=0; while [ $i -lt 30000 ]; do i=$((i+1)); done";
+    let first = sandbox.create_action(&grant(&[0], 1.0)).unwrap();
+    let name = first.name().to_owned();
+    assert!(container.run(&first, spin).wait().unwrap().success());
+    let spun = first.usage().unwrap().cpu_s;
+    assert!(first.recycle().is_ok());
+    assert_eq!(sandbox.actions().unwrap(), Vec::<String>::new());
+    let second = sandbox.create_action(&grant(&[1], 0.5)).unwrap();
+    assert_eq!(second.name(), name);
+    assert_eq!(container.cores_of(&name), grant(&[1], 0.5).cores);
+    assert_eq!(container.weight(&name), 500);
+    assert!(second.usage().unwrap().cpu_s < spun);
+    // The same after a restart.
+    let used = container.adopt().open_action(&second.token(), &grant(&[1], 0.5)).unwrap();
+    assert!(used.usage().unwrap().cpu_s < spun);
+    // One with something in it is not.
+    let mut left = container.run(&second, "sleep 1000");
+    assert!(until(|| second.is_populated().unwrap()));
+    let second = second.recycle().unwrap_err();
+    second.kill(LIMIT).unwrap();
+    left.wait().unwrap();
+    second.park().unwrap();
 }
 
 #[test]
@@ -172,7 +199,7 @@ fn what_is_left_behind_is_parked_idle_and_confined() {
     assert!(container.is_idle(""));
     assert_eq!(container.cores_of("parked"), container.all_cores());
 
-    let next = sandbox.create_action(&grant(&[1], 1.0)).unwrap();
+    let mut next = sandbox.create_action(&grant(&[1], 1.0)).unwrap();
     assert_eq!(container.cores_of("parked"), next_cores(&[1]));
     next.resize(&grant(&[0], 1.0)).unwrap();
     assert_eq!(container.cores_of("parked"), next_cores(&[0]));

@@ -474,6 +474,17 @@ async fn a_process_made_ahead_runs_the_action_that_it_was_made_for() {
     client.session.start_in("dead", start, None, &fds).await.unwrap();
     assert_eq!(client.end_of("dead").await.failure(), StartFailureKind::NotFound);
     action.park().unwrap();
+    // The helper has the cgroup's files: none need to come with the start.
+    let (name, fds) = sandbox.prepare().unwrap().unwrap();
+    client.session.prepare("kept", &fds).await.unwrap();
+    let action = sandbox.create_action(&grant(&[1], 1.0)).unwrap();
+    assert!(support::until(|| action.is_populated().unwrap()));
+    action.kill(LIMIT).unwrap();
+    let start = client.spec("kept", Program::Shell("cat; cat /proc/self/cgroup".into()));
+    client.session.start_in("kept", start, Some(b"in\n"), &[]).await.unwrap();
+    let text = client.end_of("kept").await.text();
+    assert!(text.starts_with("in\n") && text.contains(&format!("/{name}\n")), "{text}");
+    action.park().unwrap();
 }
 
 fn target(path: &Path, tar: bool) -> Target {

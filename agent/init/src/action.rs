@@ -11,13 +11,12 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::output::{Cursor, OutputBuffer};
 use crate::prepared::Prepared;
 use crate::protocol::{
-    End, Ended, FromInit, KnownAction, MAX_OUTPUT_LIMIT, Output, Program, Start, StartFailure,
-    StartFailureKind, Stream,
+    End, Ended, FromInit, KnownAction, MAX_OUTPUT_LIMIT, Output, Program, Start, StartFailureKind,
+    Stream,
 };
 use crate::spawn::{self, Failure, Identity};
+use crate::subject::{Subject, search_path};
 
-/// Where programs are looked for when the environment does not say.
-const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// Most read from a pipe at once, so that one action does not hold up the others.
 const READ_SIZE: usize = 64 * 1024;
 
@@ -34,6 +33,7 @@ pub(crate) struct Action {
     output: OutputBuffer,
     /// Monotonic time of the program's start, in nanoseconds.
     started_ns: Option<u64>,
+    subject: Subject,
     ended: Option<(End, u64)>,
     report: Report,
 }
@@ -73,6 +73,7 @@ impl Action {
             pipes: [None, None],
             output: OutputBuffer::new(usize::try_from(limit).unwrap_or(usize::MAX)),
             started_ns: None,
+            subject: Subject::of(start),
             ended: None,
             report: Report::default(),
         };
@@ -87,7 +88,7 @@ impl Action {
             }
         }
         if let Err(failure) = action.spawn(start, std::mem::take(&mut fds), null) {
-            action.ended = Some((not_started(failure, start), 0));
+            action.ended = Some((action.subject.not_started(failure), 0));
         }
         action
     }
@@ -196,8 +197,10 @@ impl Action {
             self.read_output(stream, scratch, held);
         }
         let end = match (self.started_ns, self.status_bytes.get(8..).unwrap_or_default()) {
-            (None, []) if self.status_bytes.len() == 3 => failure_end(&self.status_bytes),
-            (None, failure) if failure.len() == 3 => failure_end(failure),
+            (None, []) if self.status_bytes.len() == 3 => {
+                self.subject.not_started(failure_of(&self.status_bytes))
+            }
+            (None, failure) if failure.len() == 3 => self.subject.not_started(failure_of(failure)),
             _ => match (status.exit_status(), status.terminating_signal()) {
                 (Some(code), _) => End::Exited { code },
                 (_, signal) => End::Signaled { signal: signal.unwrap_or(0) },
@@ -305,8 +308,7 @@ impl Plan {
         let paths: Vec<String> = if program.contains('/') {
             vec![(*program).to_owned()]
         } else {
-            let path = start.env.iter().rfind(|(name, _)| name == "PATH");
-            path.map_or(DEFAULT_PATH, |(_, path)| path)
+            search_path(start)
                 .split(':')
                 .map(|dir| format!("{}/{program}", if dir.is_empty() { "." } else { dir }))
                 .collect()
@@ -356,7 +358,7 @@ pub(crate) fn report_failure(status: &OwnedFd, (kind, error): Failure) -> i32 {
 }
 
 /// What the child wrote instead of running the program.
-fn failure_end(bytes: &[u8]) -> End {
+fn failure_of(bytes: &[u8]) -> Failure {
     use StartFailureKind as Kind;
     let kinds = [
         Kind::NotFound,
@@ -373,30 +375,7 @@ fn failure_end(bytes: &[u8]) -> End {
         [_, low, high] => i32::from(u16::from_le_bytes([*low, *high])),
         _ => 0,
     };
-    failed(kind.unwrap_or(Kind::Other), errno, None)
-}
-
-fn not_started((kind, error): Failure, start: &Start) -> End {
-    failed(kind, error.raw_os_error(), Some(start))
-}
-
-fn failed(kind: StartFailureKind, errno: i32, start: Option<&Start>) -> End {
-    let what = match kind {
-        StartFailureKind::NotFound => "the program was not found",
-        StartFailureKind::PermissionDenied => "the program may not be executed",
-        StartFailureKind::BadCwd => "the working directory cannot be entered",
-        StartFailureKind::BadExecutable => "the file is no executable of this machine",
-        StartFailureKind::BadArguments => {
-            "the arguments and environment are too large or hold a zero byte"
-        }
-        StartFailureKind::NoProcess => "the sandbox cannot make another process",
-        StartFailureKind::Cgroup => "the process could not enter its cgroup",
-        StartFailureKind::Identity => "the process could not change its user",
-        StartFailureKind::Other => "the program could not be started",
-    };
-    let system = std::io::Error::from_raw_os_error(errno);
-    let whose = start.map(|start| format!(" ({})", start.key)).unwrap_or_default();
-    End::NotStarted(StartFailure { kind, errno, message: format!("{what}{whose}: {system}") })
+    (kind.unwrap_or(Kind::Other), Errno::from_raw_os_error(errno))
 }
 
 /// Nanoseconds of the monotonic clock.

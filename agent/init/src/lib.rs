@@ -13,4 +13,5 @@ mod prepared;
 pub mod protocol;
 pub mod server;
 mod spawn;
+mod subject;
 mod transfer;

@@ -17,9 +17,16 @@ use crate::action::{Plan, report_failure};
 use crate::protocol::{self, MAX_PACKET, Start, StartFailureKind};
 use crate::spawn::{self, Failure, Identity};
 
+/// The next action's cgroup, and a process that waits in it.
+pub(crate) struct Slot {
+    pub(crate) name: String,
+    /// `cgroup.procs` files, for a new process where the one that waited has died.
+    pub(crate) cgroups: Vec<OwnedFd>,
+    pub(crate) process: Option<Prepared>,
+}
+
 /// A process that waits for its action. Dropped unused it is ended.
 pub(crate) struct Prepared {
-    pub(crate) slot: String,
     pub(crate) pid: Pid,
     /// Its standard input; at its end it goes.
     control: OwnedFd,
@@ -34,7 +41,7 @@ pub(crate) struct Begun {
 }
 
 impl Prepared {
-    pub(crate) fn make(slot: String, cgroups: &[OwnedFd]) -> Result<Self, Errno> {
+    pub(crate) fn make(cgroups: &[OwnedFd]) -> Result<Self, Errno> {
         let pipe = || rustix::pipe::pipe_with(PipeFlags::CLOEXEC);
         let (control, theirs) = rustix::net::socketpair(
             AddressFamily::UNIX,
@@ -49,7 +56,7 @@ impl Prepared {
         }
         let streams = [theirs.as_fd(), stdout_tx.as_fd(), stderr_tx.as_fd()];
         let pid = spawn::fork(|| wait(streams, cgroups))?;
-        Ok(Self { slot, pid, control, pipes: [stdout, stderr] })
+        Ok(Self { pid, control, pipes: [stdout, stderr] })
     }
 
     /// Hands it the action.

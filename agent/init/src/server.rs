@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, WaitOptions};
 use crate::action::{Action, Source};
 use crate::connection::{self, Connection, Received};
 use crate::options::Options;
-use crate::prepared::Prepared;
+use crate::prepared::{Prepared, Slot};
 use crate::protocol::{
     FileFailure, FileFailureKind, FromInit, MAX_PACKET, PROTOCOL_VERSION, Start, ToInit,
 };
@@ -129,8 +129,8 @@ struct Server {
     /// Keys of ended actions, oldest first.
     ended: VecDeque<String>,
     transfers: Vec<Transfer>,
-    /// The process made ahead for the next action.
-    ready: Option<Prepared>,
+    /// The next action's cgroup, with a process made ahead.
+    ready: Option<Slot>,
     orphan_pipes: VecDeque<OwnedFd>,
     replies: VecDeque<FromInit>,
     scratch: Vec<u8>,
@@ -235,6 +235,7 @@ impl Server {
             self.replies.clear();
             // Their ends are for the agent that asked.
             self.transfers.clear();
+            self.end_ready();
         }
     }
 
@@ -263,11 +264,10 @@ impl Server {
             ToInit::Start(start) => self.start(None, start, fds),
             ToInit::StartIn { slot, start } => self.start(Some(&slot), start, fds),
             ToInit::Prepare { slot } => {
-                if let Some(old) = self.ready.take() {
-                    old.end();
-                }
-                // Without it the action is started in the ordinary way.
-                self.ready = Prepared::make(slot, &fds).ok();
+                self.end_ready();
+                // Without a process the action is started in the ordinary way.
+                let process = Prepared::make(&fds).ok();
+                self.ready = Some(Slot { name: slot, cgroups: fds, process });
             }
             ToInit::Kill { key, signal } => self.kill(key, signal),
             ToInit::Ack { key } => {
@@ -320,7 +320,13 @@ impl Server {
         self.replies.push_back(FromInit::Known { actions: list, last: true });
     }
 
-    fn start(&mut self, slot: Option<&str>, start: Start, fds: Vec<OwnedFd>) {
+    fn end_ready(&mut self) {
+        if let Some(process) = self.ready.take().and_then(|slot| slot.process) {
+            process.end();
+        }
+    }
+
+    fn start(&mut self, slot: Option<&str>, start: Start, mut fds: Vec<OwnedFd>) {
         if let Some(action) = self.actions.get_mut(&start.key) {
             action.rewind();
             return;
@@ -331,7 +337,17 @@ impl Server {
         if self.actions.len() - self.ended.len() >= MAX_RUNNING {
             return self.reply_refused(start.key, format!("{MAX_RUNNING} actions run already"));
         }
-        let ready = self.ready.take_if(|ready| Some(ready.slot.as_str()) == slot);
+        let ready = self.ready.take_if(|ready| Some(ready.name.as_str()) == slot);
+        let ready = ready.and_then(|ready| {
+            // Only standard input comes with a start in a cgroup that is known here.
+            if fds.len() <= usize::from(start.stdin) {
+                fds.extend(ready.cgroups);
+            }
+            ready.process
+        });
+        if slot.is_some() && fds.len() <= usize::from(start.stdin) {
+            return self.reply_refused(start.key, "its cgroup was not made ahead here".into());
+        }
         let action = Action::start(&start, fds, &self.null, ready);
         if action.has_ended() {
             self.ended.push_back(start.key.clone());
@@ -353,7 +369,9 @@ impl Server {
 
     fn reap(&mut self) {
         while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
-            self.ready.take_if(|ready| ready.pid == pid);
+            if let Some(ready) = &mut self.ready {
+                ready.process.take_if(|process| process.pid == pid);
+            }
             let mut actions = self.actions.values_mut();
             let Some(action) = actions.find(|action| action.pid == Some(pid)) else {
                 // An orphan, or a transfer, which reports on its pipe.

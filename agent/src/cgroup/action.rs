@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::group::Group;
-use super::sandbox::Inner;
+use super::sandbox::{Inner, Slot};
 use super::{CgroupError, CpuGrant};
 
 /// How long the removal of a cgroup whose processes have ended may take.
@@ -40,13 +40,18 @@ pub struct Leftovers {
 pub struct ActionCgroup {
     pub(super) sandbox: Arc<Inner>,
     pub(super) group: Group,
-    pub(super) name: String,
+    pub(super) slot: Slot,
 }
 
 impl ActionCgroup {
-    /// Its name below the sandbox's cgroup, to find it again after a restart.
+    /// Its name below the sandbox's cgroup.
     pub fn name(&self) -> &str {
-        &self.name
+        &self.slot.name
+    }
+
+    /// Finds it again after a restart, by [`super::SandboxCgroup::open_action`].
+    pub fn token(&self) -> String {
+        self.slot.token()
     }
 
     /// `cgroup.procs` of each of its directories (one on v2), open for writing: a
@@ -57,21 +62,20 @@ impl ActionCgroup {
     }
 
     /// Gives it other cores and another weight while it runs.
-    pub fn resize(&self, grant: &CpuGrant) -> Result<(), CgroupError> {
-        grant.checked()?;
-        self.group.set_cores(&grant.cores)?;
-        self.group.set_weight(grant.units)?;
-        self.sandbox.set_running(&self.name, grant)
+    pub fn resize(&mut self, grant: &CpuGrant) -> Result<(), CgroupError> {
+        self.slot.fill(&self.group, grant)?;
+        self.sandbox.set_running(&self.slot.name, grant)
     }
 
     /// What it used until now.
     pub fn usage(&self) -> Result<Usage, CgroupError> {
-        self.group.usage()
+        let all = self.group.usage()?;
+        Ok(Usage { cpu_s: (all.cpu_s - self.slot.before_s).max(0.0), ..all })
     }
 
     /// True while a process is in it.
     pub fn is_populated(&self) -> Result<bool, CgroupError> {
-        Ok(!self.group.pids()?.is_empty())
+        self.group.is_populated()
     }
 
     /// Kills the whole tree, double-forked daemons and fork bombs included, and
@@ -82,6 +86,26 @@ impl ActionCgroup {
     /// an uninterruptible wait).
     pub fn kill(&self, limit: Duration) -> Result<(), CgroupError> {
         self.group.kill(limit)
+    }
+
+    /// Ends an action that left nothing behind, in some ten microseconds: its cgroup is
+    /// kept for a later one. What came in the way is given back, to be parked.
+    pub fn recycle(self) -> Result<(), Self> {
+        if self.group.is_populated().unwrap_or(true) || !self.sandbox.wants_spare() {
+            return Err(self);
+        }
+        let (Ok(used), Ok(true)) = (self.group.usage(), self.group.recycle()) else {
+            return Err(self);
+        };
+        // The count of these cannot be set back.
+        if used.oom_kills > 0 {
+            return Err(self);
+        }
+        let Self { sandbox, slot, .. } = self;
+        if let Err(error) = sandbox.keep(Slot { before_s: used.cpu_s, ..slot }) {
+            tracing::warn!(%error, "cannot settle a sandbox after an action");
+        }
+        Ok(())
     }
 
     /// Ends the action: what it left behind goes to the sandbox's `parked` cgroup,
@@ -98,7 +122,7 @@ impl ActionCgroup {
             }
         }
         let removed = self.group.remove(REMOVE_LIMIT);
-        self.sandbox.set_ended(&self.name)?;
+        self.sandbox.set_ended(&self.slot.name)?;
         removed.map(|()| left)
     }
 }

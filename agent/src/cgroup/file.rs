@@ -1,16 +1,27 @@
-use std::fs::OpenOptions;
-use std::io::{Read, Write};
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Read, Write};
 use std::path::Path;
 
 use super::CgroupError;
 
-/// Reads a small file whole.
+/// What the kernel gives at once of a file of its own.
+const PAGE: usize = 4096;
+
+/// Reads a small file whole. The kernel tells no size of these files to ask for first.
 pub(super) fn read(path: &Path) -> Result<String, CgroupError> {
-    let mut text = String::new();
-    std::fs::File::open(path)
-        .and_then(|mut file| file.read_to_string(&mut text))
-        .map_err(|error| CgroupError::io("read", path, error))?;
-    Ok(text)
+    let failed = |error| CgroupError::io("read", path, error);
+    let mut file = File::open(path).map_err(failed)?;
+    let mut bytes = Vec::new();
+    let mut page = [0; PAGE];
+    loop {
+        match file.read(&mut page) {
+            Ok(0) => break,
+            Ok(count) => bytes.extend_from_slice(&page[..count]),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(failed(error)),
+        }
+    }
+    String::from_utf8(bytes).map_err(|error| failed(std::io::Error::other(error)))
 }
 
 /// Reads one number.

@@ -15,6 +15,9 @@ use super::{CgroupError, CoreList, Hierarchy, Usage, file, v2};
 const FIRST_PAUSE: Duration = Duration::from_micros(100);
 const LONGEST_PAUSE: Duration = Duration::from_millis(5);
 
+/// Memory that a cgroup may hold and still be given to another action.
+pub(super) const CLEAN_BYTES: u64 = 1 << 20;
+
 /// One cgroup: a directory, or on v1 one in each controller's tree.
 #[derive(Debug, Clone)]
 pub(super) enum Group {
@@ -188,6 +191,24 @@ impl Group {
         match self {
             Self::V1(dirs) => dirs.usage(),
             Self::V2(dir) => v2::usage(dir),
+        }
+    }
+
+    /// True while a process is in it. One that enters or leaves is in the first
+    /// directory for longest: that one is looked at.
+    pub(super) fn is_populated(&self) -> Result<bool, CgroupError> {
+        let procs = match self {
+            Self::V1(dirs) => dirs.cpu.join("cgroup.procs"),
+            Self::V2(dir) => dir.join("cgroup.procs"),
+        };
+        Ok(!file::read_pids(&procs)?.is_empty())
+    }
+
+    /// Makes an empty one as good as new; false where it must be removed instead.
+    pub(super) fn recycle(&self) -> Result<bool, CgroupError> {
+        match self {
+            Self::V1(dirs) => dirs.recycle(),
+            Self::V2(dir) => v2::is_clean(dir),
         }
     }
 

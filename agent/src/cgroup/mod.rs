@@ -4,8 +4,9 @@
 //! A sandbox's cgroup is the one that Docker made for its container. Below it
 //! every action has a child of its own (`a-<n>`), what ended actions left behind
 //! lives in the child `parked`, and on v2 the container's first process in the
-//! leaf `init`. While no action of a sandbox runs its whole cgroup has the idle
-//! class, so that what is left in it costs other sandboxes nothing.
+//! leaf `init`. Once something was left behind, the whole cgroup has the idle class
+//! while no action of the sandbox runs, so that it costs other sandboxes nothing.
+//! A cgroup that its action left clean is given to a later one.
 //!
 //! The calls block for as long as the kernel takes, tens of microseconds, except
 //! [`ActionCgroup::kill`] and [`ActionCgroup::park`], which wait for processes.

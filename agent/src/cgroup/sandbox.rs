@@ -13,6 +13,8 @@ pub(super) const INIT: &str = "init";
 const PARKED: &str = "parked";
 /// Start of the names of actions' cgroups.
 const ACTION: &str = "a-";
+/// Most cgroups of ended actions that are kept for later ones.
+const SPARES: usize = 2;
 
 /// The cgroup of one sandbox's container. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -24,14 +26,57 @@ pub(super) struct Inner {
     state: Mutex<State>,
 }
 
+/// A cgroup that actions have one after another.
+#[derive(Debug, Clone)]
+pub(super) struct Slot {
+    pub(super) name: String,
+    /// Cores and weight that it has.
+    pub(super) held: Option<CpuGrant>,
+    /// CPU seconds of the earlier ones.
+    pub(super) before_s: f64,
+}
+
+impl Slot {
+    fn new(name: String) -> Self {
+        Self { name, held: None, before_s: 0.0 }
+    }
+
+    /// Its name and what the earlier actions used.
+    pub(super) fn token(&self) -> String {
+        format!("{}:{}", self.name, self.before_s)
+    }
+
+    /// The inverse of [`Slot::token`]; a name alone is one too.
+    fn of_token(token: &str) -> Self {
+        let (name, before) = token.split_once(':').unwrap_or((token, ""));
+        Self { before_s: before.parse().unwrap_or(0.0), ..Self::new(name.to_owned()) }
+    }
+
+    /// Gives it these cores and this weight, where it has others.
+    pub(super) fn fill(&mut self, group: &Group, grant: &CpuGrant) -> Result<(), CgroupError> {
+        grant.checked()?;
+        let held = self.held.take();
+        if held.as_ref().is_none_or(|held| held.cores != grant.cores) {
+            group.set_cores(&grant.cores)?;
+        }
+        if held.is_none_or(|held| (held.units - grant.units).abs() > f64::EPSILON) {
+            group.set_weight(grant.units)?;
+        }
+        self.held = Some(grant.clone());
+        Ok(())
+    }
+}
+
 #[derive(Debug, Default)]
 struct State {
     /// What each running action has.
     running: BTreeMap<String, CpuGrant>,
     /// Weight that the sandbox was given last, in units; 0: the idle class.
     level: Option<f64>,
-    /// A cgroup made ahead for the next action.
-    spare: Option<String>,
+    /// The cgroup of the next action, made ahead.
+    ahead: Option<Slot>,
+    /// Empty cgroups of ended actions.
+    spares: Vec<Slot>,
     /// Number of the next action's cgroup.
     next: u64,
     /// `parked` exists.
@@ -76,10 +121,14 @@ impl SandboxCgroup {
         Ok(sandbox)
     }
 
-    /// Names of the actions' cgroups that exist, those made ahead included.
+    /// Names of the actions' cgroups that exist, one made ahead included, but not
+    /// those that are kept for later actions.
     pub fn actions(&self) -> Result<Vec<String>, CgroupError> {
+        let state = self.0.lock();
         let mut names = self.0.group.children()?;
-        names.retain(|name| name.starts_with(ACTION));
+        names.retain(|name| {
+            name.starts_with(ACTION) && !state.spares.iter().any(|spare| spare.name == *name)
+        });
         Ok(names)
     }
 
@@ -88,46 +137,60 @@ impl SandboxCgroup {
     /// ahead too; `None` where one is ready.
     pub fn prepare(&self) -> Result<Option<(String, Vec<OwnedFd>)>, CgroupError> {
         let mut state = self.0.lock();
-        if state.spare.is_some() {
+        if state.ahead.is_some() {
             return Ok(None);
         }
-        let name = state.make(&self.0.group)?;
-        let fds = self.0.group.child(&name).procs_fds()?;
-        state.spare = Some(name.clone());
+        let slot = state.slot(&self.0.group)?;
+        let fds = self.0.group.child(&slot.name).procs_fds()?;
+        let name = slot.name.clone();
+        state.ahead = Some(slot);
         Ok(Some((name, fds)))
     }
 
     /// A cgroup for an action, with these cores and this weight, each confirmed by
-    /// reading it back. The sandbox as a whole gets the weight of what runs in it.
+    /// reading it back: the one made ahead, where there is one. The sandbox as a whole
+    /// gets the weight of what runs in it.
     pub fn create_action(&self, grant: &CpuGrant) -> Result<ActionCgroup, CgroupError> {
         grant.checked()?;
         let mut state = self.0.lock();
-        let name = match state.spare.take() {
-            Some(name) => name,
-            None => state.make(&self.0.group)?,
-        };
-        let group = self.0.group.child(&name);
-        let filled = group
-            .set_cores(&grant.cores)
-            .and_then(|()| group.set_weight(grant.units))
-            .and_then(|()| state.start(&self.0.group, &name, grant));
-        if let Err(error) = filled {
-            state.running.remove(&name);
-            // The first error tells more than that of tidying up.
-            let _ = group.remove(Duration::ZERO);
-            return Err(error);
+        if let Some(slot) = state.ahead.take() {
+            let mut filled = slot.clone();
+            let group = self.0.begin(&mut state, &mut filled, grant);
+            if group.is_err() {
+                state.ahead = Some(Slot { held: None, ..slot });
+            }
+            return group.map(|group| self.action(group, filled));
         }
-        Ok(ActionCgroup { sandbox: Arc::clone(&self.0), group, name })
+        drop(state);
+        self.create_apart(grant)
     }
 
-    /// The cgroup of an action that was running before a restart.
+    /// As [`SandboxCgroup::create_action`], never the one made ahead: for work that
+    /// is not started by the process that waits in it.
+    pub fn create_apart(&self, grant: &CpuGrant) -> Result<ActionCgroup, CgroupError> {
+        grant.checked()?;
+        let mut state = self.0.lock();
+        let mut slot = state.slot(&self.0.group)?;
+        let group = self.0.begin(&mut state, &mut slot, grant).inspect_err(|_| {
+            // The first error tells more than that of tidying up.
+            let _ = self.0.group.child(&slot.name).remove(Duration::ZERO);
+        })?;
+        Ok(self.action(group, slot))
+    }
+
+    fn action(&self, group: Group, slot: Slot) -> ActionCgroup {
+        ActionCgroup { sandbox: Arc::clone(&self.0), group, slot }
+    }
+
+    /// The cgroup of an action that was running before a restart, by its token or name.
     ///
     /// # Errors
     /// One that [`CgroupError::is_gone`] when there is none of this name.
-    pub fn open_action(&self, name: &str, grant: &CpuGrant) -> Result<ActionCgroup, CgroupError> {
-        let group = self.0.group.child(name);
+    pub fn open_action(&self, token: &str, grant: &CpuGrant) -> Result<ActionCgroup, CgroupError> {
+        let slot = Slot::of_token(token);
+        let group = self.0.group.child(&slot.name);
         group.pids()?;
-        let action = ActionCgroup { sandbox: Arc::clone(&self.0), group, name: name.to_owned() };
+        let mut action = self.action(group, slot);
         action.resize(grant)?;
         Ok(action)
     }
@@ -168,6 +231,32 @@ impl Inner {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Fills the cgroup in.
+    fn begin(
+        &self,
+        state: &mut State,
+        slot: &mut Slot,
+        grant: &CpuGrant,
+    ) -> Result<Group, CgroupError> {
+        let group = self.group.child(&slot.name);
+        slot.fill(&group, grant)?;
+        let started = state.start(&self.group, &slot.name, grant);
+        started.inspect_err(|_| drop(state.running.remove(&slot.name))).map(|()| group)
+    }
+
+    /// True while the cgroup of another ended action would be kept.
+    pub(super) fn wants_spare(&self) -> bool {
+        self.lock().spares.len() < SPARES
+    }
+
+    /// Takes the clean cgroup of an action that ended.
+    pub(super) fn keep(&self, slot: Slot) -> Result<(), CgroupError> {
+        let mut state = self.lock();
+        state.running.remove(&slot.name);
+        state.spares.push(slot);
+        state.settle(&self.group)
+    }
+
     pub(super) fn set_running(&self, name: &str, grant: &CpuGrant) -> Result<(), CgroupError> {
         self.lock().start(&self.group, name, grant)
     }
@@ -193,11 +282,15 @@ impl Inner {
 }
 
 impl State {
-    fn make(&mut self, sandbox: &Group) -> Result<String, CgroupError> {
+    /// A cgroup without a process: a kept one, or a new one.
+    fn slot(&mut self, sandbox: &Group) -> Result<Slot, CgroupError> {
+        if let Some(slot) = self.spares.pop() {
+            return Ok(slot);
+        }
         let name = format!("{ACTION}{}", self.next);
         self.next += 1;
         sandbox.child(&name).create(sandbox)?;
-        Ok(name)
+        Ok(Slot::new(name))
     }
 
     fn start(&mut self, sandbox: &Group, name: &str, grant: &CpuGrant) -> Result<(), CgroupError> {
@@ -205,10 +298,14 @@ impl State {
         self.settle(sandbox)
     }
 
-    /// Gives the sandbox the weight of what runs in it, or the idle class.
+    /// Gives the sandbox the weight of what runs in it; or the idle class, if there
+    /// may be something left behind.
     fn settle(&mut self, sandbox: &Group) -> Result<(), CgroupError> {
         let level: f64 = self.running.values().map(|grant| grant.units).sum();
         let idle = self.running.is_empty();
+        if idle && !self.has_parked && self.level.is_some() {
+            return Ok(());
+        }
         if !idle {
             self.confine_parked(sandbox)?;
         }

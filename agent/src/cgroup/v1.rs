@@ -92,6 +92,17 @@ impl Dirs {
         })
     }
 
+    /// Makes it as good as new for another action; false where it still holds memory
+    /// that would count as the next one's.
+    pub(super) fn recycle(&self) -> Result<bool, CgroupError> {
+        let held = file::read_number(&self.memory.join("memory.usage_in_bytes"))?;
+        if held > group::CLEAN_BYTES {
+            return Ok(false);
+        }
+        file::write(&self.memory.join("memory.max_usage_in_bytes"), "0")?;
+        Ok(true)
+    }
+
     /// Stops the tree, so that nothing in it can fork away, and kills it.
     pub(super) fn kill_once(&self) -> Result<(), CgroupError> {
         let state = self.freezer.join("freezer.state");

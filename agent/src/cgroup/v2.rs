@@ -53,6 +53,12 @@ pub(super) fn usage(directory: &Path) -> Result<Usage, CgroupError> {
     })
 }
 
+/// Whether it is as good as new for another action: no memory of the last one is
+/// held or, as the peak cannot be reset everywhere, in the peak.
+pub(super) fn is_clean(directory: &Path) -> Result<bool, CgroupError> {
+    Ok(usage(directory)?.memory_peak_bytes <= group::CLEAN_BYTES)
+}
+
 /// Kills the tree at once.
 pub(super) fn kill_once(directory: &Path) -> Result<(), CgroupError> {
     match file::write(&directory.join("cgroup.kill"), "1") {

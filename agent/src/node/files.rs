@@ -103,7 +103,7 @@ impl Actor {
 impl Transfer {
     async fn run(mut self, put: bool) {
         let action = self.cgroup.as_ref().map(|cgroup| {
-            cgroup.create_action(&CpuGrant { cores: self.cores.clone(), units: UNITS })
+            cgroup.create_apart(&CpuGrant { cores: self.cores.clone(), units: UNITS })
         });
         let outcome = match action.transpose() {
             Err(error) => Err(Some(cgroup_fault(&error))),

@@ -1,12 +1,13 @@
 //! The fast path: actions through the sandbox's helper, each in a cgroup of its own.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use rollwright_core::fault::Fault;
 use rollwright_init::protocol::{End, Ended, KnownAction};
 use rollwright_proto::v1::{ActionEnded, Finished, LiveAction, StartAction};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -27,6 +28,8 @@ const REPORT_LIMIT: Duration = Duration::from_secs(5);
 const SIGKILL: i32 = 9;
 /// Weight of a cgroup that is only opened to be tidied up.
 const TIDY_UNITS: f64 = 0.01;
+/// Cgroups that are killed, parked or removed at once; more hold the sandbox up.
+const MAX_WORK: usize = 64;
 /// Stands for "no deadline".
 const FAR_FUTURE: Duration = Duration::from_hours(365 * 24);
 
@@ -62,6 +65,10 @@ pub struct HelperRunner {
     uid: u32,
     reports: Reports,
     running: HashMap<String, Running>,
+    /// Name of the cgroup in which a process waits for the next action.
+    ahead: Option<String>,
+    /// Turns of [`MAX_WORK`].
+    turns: Arc<Semaphore>,
 }
 
 impl HelperRunner {
@@ -74,7 +81,9 @@ impl HelperRunner {
         uid: u32,
         reports: Reports,
     ) -> Self {
-        Self { session, events, cgroup, cores, uid, reports, running: HashMap::new() }
+        let running = HashMap::new();
+        let turns = Arc::new(Semaphore::new(MAX_WORK));
+        Self { session, events, cgroup, cores, uid, reports, running, ahead: None, turns }
     }
 
     /// Takes over actions of an earlier agent process. Returns those that still
@@ -83,12 +92,12 @@ impl HelperRunner {
         let mut live = Vec::new();
         let mut kept = Vec::new();
         for action in known {
-            let Some((start, name, deadline)) = untag(&action.tag) else { continue };
+            let Some((start, token, deadline)) = untag(&action.tag) else { continue };
             let grant = grant(&start.cores, start.cpu_units);
-            let cgroup = self.cgroup.open_action(&name, &grant).ok();
+            let cgroup = self.cgroup.open_action(&token, &grant).ok();
             let now = SystemTime::now();
             let left = deadline.map(|at| at.duration_since(now).unwrap_or_default());
-            kept.push(name);
+            kept.extend(cgroup.as_ref().map(|cgroup| cgroup.name().to_owned()));
             live.push(LiveAction {
                 action_id: start.action_id.clone(),
                 attempt: action.attempt,
@@ -126,6 +135,7 @@ impl HelperRunner {
     /// Works until the node drops the orders or the sandbox is gone.
     pub async fn run(mut self, mut orders: mpsc::UnboundedReceiver<Order>) {
         let mut work: JoinSet<Done> = JoinSet::new();
+        self.prepare().await;
         loop {
             let deadline = self.next_deadline();
             let wake = deadline.unwrap_or_else(|| Instant::now() + FAR_FUTURE);
@@ -169,7 +179,7 @@ impl HelperRunner {
                 let Some(running) = found else { return };
                 running.units = cpu_units;
                 if let Some(Err(error)) =
-                    running.cgroup.as_ref().map(|cgroup| cgroup.resize(&grant))
+                    running.cgroup.as_mut().map(|cgroup| cgroup.resize(&grant))
                 {
                     tracing::warn!(action = action_id, %error, "cannot resize an action");
                 }
@@ -193,20 +203,32 @@ impl HelperRunner {
         let grant = grant(&start.cores, start.cpu_units);
         let cgroup =
             self.cgroup.create_action(&grant).map_err(|error| (cgroup_fault(&error), true))?;
-        let fds = cgroup.procs_fds().map_err(|error| (cgroup_fault(&error), true))?;
+        let ahead = self.ahead.take_if(|ahead| ahead == cgroup.name());
         let limit: Option<Duration> = start.timeout.and_then(|limit| limit.try_into().ok());
         let wall = limit.and_then(|limit| SystemTime::now().checked_add(limit));
         let command = start.command.clone().unwrap_or_default();
         let stdin = (!command.stdin.is_empty()).then(|| command.stdin.clone());
         let key = key(&start.action_id, start.attempt);
         let message =
-            message(start, command, key.clone(), self.uid, tag(start, cgroup.name(), wall));
-        let sent = self.session.start(message, stdin.as_deref(), &fds).await;
-        if let Err(error) = sent {
+            message(start, command, key.clone(), self.uid, tag(start, &cgroup.token(), wall));
+        let sent = if let Some(ahead) = ahead {
+            // The helper has its cgroup already.
+            let sent = self.session.start_in(&ahead, message, stdin.as_deref(), &[]).await;
+            sent.map_err(|error| not_sent(&error))
+        } else {
+            match cgroup.procs_fds() {
+                Ok(fds) => {
+                    let sent = self.session.start(message, stdin.as_deref(), &fds).await;
+                    sent.map_err(|error| not_sent(&error))
+                }
+                Err(error) => Err(cgroup_fault(&error)),
+            }
+        };
+        if let Err(fault) = sent {
             if let Err(error) = cgroup.park() {
                 tracing::warn!(%error, "cannot tidy up after a failed start");
             }
-            return Err((not_sent(&error), true));
+            return Err((fault, true));
         }
         let running = Running {
             action_id: start.action_id.clone(),
@@ -220,10 +242,25 @@ impl HelperRunner {
             units: start.cpu_units,
         };
         self.running.insert(key, running);
-        if let Err(error) = self.cgroup.prepare() {
-            tracing::debug!(%error, "cannot make a cgroup ahead");
+        if self.running.len() > 1 {
+            // Several at once: the next may come before one of them ends.
+            self.prepare().await;
         }
         Ok(())
+    }
+
+    /// Has a process made in the next action's cgroup, if none waits in one.
+    async fn prepare(&mut self) {
+        let slot = match self.cgroup.prepare() {
+            Ok(Some((slot, fds))) => self.session.prepare(&slot, &fds).await.map(|()| slot),
+            Ok(None) => return,
+            Err(error) => return tracing::debug!(%error, "cannot make a cgroup ahead"),
+        };
+        // Without it the next action starts in the ordinary way.
+        match slot {
+            Ok(slot) => self.ahead = Some(slot),
+            Err(error) => tracing::debug!(%error, "cannot make a process ahead"),
+        }
     }
 
     async fn event(&mut self, event: SessionEvent, work: &mut JoinSet<Done>) {
@@ -244,7 +281,7 @@ impl HelperRunner {
                 let Some(running) = self.running.remove(&key) else { return };
                 let fault = fault::user("StartRefused", reason);
                 self.reports.failed(&running.action_id, running.attempt, &fault, true).await;
-                park(running.cgroup, None, work);
+                self.park(running.cgroup, None, work).await;
             }
         }
     }
@@ -271,12 +308,13 @@ impl HelperRunner {
         let report = report(&running, ended.as_ref(), used.unwrap_or_default());
         let populated = running.cgroup.as_ref().is_some_and(|c| c.is_populated().unwrap_or(true));
         if populated {
-            return park(running.cgroup, Some(Box::new(report)), work);
+            return self.park(running.cgroup, Some(Box::new(report)), work).await;
         }
-        if let Some(Err(error)) = running.cgroup.map(ActionCgroup::park) {
-            tracing::warn!(%error, "cannot tidy up an ended action");
-        }
+        // Nothing runs on its cores any more; the rest is nobody's to wait for.
         self.reports.send(Report::Ended(Box::new(report))).await;
+        let used_up = running.cgroup.and_then(|cgroup| cgroup.recycle().err());
+        self.park(used_up, None, work).await;
+        self.prepare().await;
     }
 
     async fn expire(&mut self, work: &mut JoinSet<Done>) {
@@ -317,6 +355,23 @@ impl HelperRunner {
         }
     }
 
+    /// Moves what is left behind out of the way, then reports.
+    async fn park(
+        &self,
+        cgroup: Option<ActionCgroup>,
+        report: Option<Box<ActionEnded>>,
+        work: &mut JoinSet<Done>,
+    ) {
+        let Some(cgroup) = cgroup else { return };
+        // An error means that the semaphore was closed, which never happens.
+        let turn = Arc::clone(&self.turns).acquire_owned().await;
+        work.spawn_blocking(move || {
+            let result = cgroup.park().map(drop);
+            drop(turn);
+            Done::Parked { result, report }
+        });
+    }
+
     async fn done(&mut self, done: Done, work: &mut JoinSet<Done>) {
         match done {
             Done::Killed { key, cgroup, result } => {
@@ -341,15 +396,6 @@ impl HelperRunner {
             }
         }
     }
-}
-
-/// Moves what is left behind out of the way, then reports.
-fn park(cgroup: Option<ActionCgroup>, report: Option<Box<ActionEnded>>, work: &mut JoinSet<Done>) {
-    let Some(cgroup) = cgroup else { return };
-    work.spawn_blocking(move || {
-        let result = cgroup.park().map(drop);
-        Done::Parked { result, report }
-    });
 }
 
 /// How the action ended, from what the helper said, what was done to it and what
