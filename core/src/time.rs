@@ -1,6 +1,6 @@
 //! Instants as the callers of the core see them.
 
-use std::ops::{Add, Sub};
+use std::ops::Add;
 use std::time::Duration;
 
 /// An instant, in nanoseconds since an epoch that the caller chooses and keeps.
@@ -32,13 +32,5 @@ impl Add<Duration> for Time {
 
     fn add(self, after: Duration) -> Self {
         Self(self.0.saturating_add(u64::try_from(after.as_nanos()).unwrap_or(u64::MAX)))
-    }
-}
-
-impl Sub<Duration> for Time {
-    type Output = Self;
-
-    fn sub(self, before: Duration) -> Self {
-        Self(self.0.saturating_sub(u64::try_from(before.as_nanos()).unwrap_or(u64::MAX)))
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::command::{Command, NodeOrder, Outcome, Run};
 use super::event::{End, SubmitAction};
+use super::policy::Policy;
 use super::trajectory::State;
 use super::{Queue, Seq, Timer};
 use crate::cpu::CpuGrant;
@@ -155,7 +156,8 @@ impl Queue {
 
     pub(super) fn cancel_seq(&mut self, seq: Seq) {
         let Some(action) = self.actions.get_mut(&seq) else { return };
-        if matches!(action.stage, Stage::Running(_)) {
+        let running = matches!(action.stage, Stage::Running(_));
+        if running && !self.dirty.starts.remove(&seq) {
             action.cancelled = true;
             let (id, node) = (action.id.clone(), self.node_of(seq));
             if let Some(node) = node {
@@ -177,9 +179,11 @@ impl Queue {
     }
 
     pub(super) fn action_started(&mut self, node: &NodeId, id: &ActionId, attempt: u32) {
-        let Some(action) = self.action_ids.get(id).and_then(|seq| self.actions.get_mut(seq)) else {
+        let Some(seq) = self.action_ids.get(id).copied() else { return };
+        if self.node_of(seq).as_ref() != Some(node) {
             return;
-        };
+        }
+        let Some(action) = self.actions.get_mut(&seq) else { return };
         if let Stage::Running(running) = &mut action.stage
             && running.run.attempt == attempt
             && !running.started
@@ -199,10 +203,14 @@ impl Queue {
         not_started: bool,
     ) {
         let seq = self.action_ids.get(id).copied();
-        let Some((seq, action)) = seq.and_then(|seq| Some((seq, self.actions.get(&seq)?))) else {
+        let Some(seq) = seq.filter(|seq| self.node_of(*seq).as_ref() == Some(node)) else {
             self.order(node, NodeOrder::Forget(id.clone()));
             return;
         };
+        if !not_started {
+            self.action_started(node, id, attempt);
+        }
+        let Some(action) = self.actions.get(&seq) else { return };
         let Stage::Running(running) = &action.stage else { return };
         if running.run.attempt != attempt {
             return;
@@ -270,10 +278,10 @@ impl Queue {
             state.running.remove(&seq);
             if let Some(grant) = &running.grant {
                 state.cpu.release(grant);
+                // Under the static policy a trajectory may wait for these cores.
+                self.dirty.opening |= matches!(self.config.policy, Policy::Static { .. });
             }
             self.dirty.nodes.insert(id);
-            // Under the static policy a trajectory may wait for these cores.
-            self.dirty.opening = true;
         }
         Some(running.run)
     }

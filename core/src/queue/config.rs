@@ -24,6 +24,9 @@ pub struct Config {
     pub shared_cores: u16,
     /// How long a node may be away before its trajectories are given up.
     pub node_grace: Duration,
+    /// How long after the first node the others may take to come: until then nothing
+    /// is refused for being larger than every node.
+    pub nodes_settle: Duration,
     /// How often an action is tried that was surely not started.
     pub max_attempts: u32,
 }
@@ -38,6 +41,7 @@ impl Default for Config {
             max_trajectories: 20_000,
             shared_cores: 0,
             node_grace: Duration::from_mins(1),
+            nodes_settle: Duration::from_secs(5),
             max_attempts: 3,
         }
     }

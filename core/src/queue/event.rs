@@ -63,8 +63,18 @@ pub struct OpenTrajectory {
     pub min_cores: u16,
     /// Waiting longer than this for a node and a ready sandbox fails.
     pub deadline: Option<Time>,
-    /// After a restart of the queue: the node that was chosen before it.
-    pub placed: Option<NodeId>,
+    /// After a restart of the queue: what was decided before it.
+    pub placed: Option<Placed>,
+}
+
+/// Where a trajectory was before the queue was restarted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Placed {
+    /// Its node.
+    pub node: NodeId,
+    /// Its sandbox had been ready: if it is gone, so is what was in it. One that was
+    /// not is made again.
+    pub ready: bool,
 }
 
 /// Submits an action.
@@ -127,6 +137,8 @@ pub struct LiveAction {
     pub units: Units,
     /// Cores that it is pinned to.
     pub cores: CoreSet,
+    /// It has ended: the report of its end follows.
+    pub ended: bool,
 }
 
 /// What a node's agent reports.

@@ -23,7 +23,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub use command::{Command, NodeOrder, Outcome, Run};
 pub use config::Config;
 pub use event::{
-    AcquirePermit, End, Event, LiveAction, NodeReport, NodeUp, OpenTrajectory, SubmitAction,
+    AcquirePermit, End, Event, LiveAction, NodeReport, NodeUp, OpenTrajectory, Placed, SubmitAction,
 };
 pub use policy::{Decision, Policy};
 pub use stats::{NodeStats, QuotaStats, Stats};
@@ -49,6 +49,7 @@ enum Timer {
     PermitWait(PermitId),
     PermitTtl(PermitId),
     QuotaRoom(QuotaName),
+    NodesSettled,
 }
 
 /// One scheduler over the pools of one `ActionQueue`.
@@ -73,6 +74,8 @@ pub struct Queue {
     timers: BTreeSet<(Time, Timer)>,
     /// Actions and permits that wait.
     waiting: usize,
+    /// From then on the nodes that are known count as all there are.
+    settled: Option<Time>,
     dirty: Dirty,
     out: Vec<Command>,
 }
@@ -107,6 +110,7 @@ impl Queue {
             permits: BTreeMap::new(),
             timers: BTreeSet::new(),
             waiting: 0,
+            settled: None,
             dirty: Dirty::default(),
             out: Vec::new(),
         }
@@ -142,16 +146,6 @@ impl Queue {
         self.timers.first().map(|(at, _)| *at)
     }
 
-    /// True while the action is waiting or running.
-    pub fn is_live(&self, action: &ActionId) -> bool {
-        self.action_ids.contains_key(action)
-    }
-
-    /// True while the trajectory is open, or opening or closing.
-    pub fn is_open(&self, trajectory: &TrajectoryId) -> bool {
-        self.trajectories.contains_key(trajectory)
-    }
-
     fn handle(&mut self, event: Event) {
         match event {
             Event::Open(open) => self.open(open),
@@ -182,6 +176,7 @@ impl Queue {
                 Timer::QuotaRoom(quota) => {
                     self.dirty.quotas.insert(quota);
                 }
+                Timer::NodesSettled => self.dirty.opening = true,
             }
         }
     }

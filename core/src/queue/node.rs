@@ -77,6 +77,11 @@ impl Queue {
         if up.epoch <= node.epoch {
             return;
         }
+        if self.settled.is_none() {
+            let at = self.now + self.config.nodes_settle;
+            self.settled = Some(at);
+            self.timers.insert((at, Timer::NodesSettled));
+        }
         node.epoch = up.epoch;
         node.connected = true;
         node.given_up = None;
@@ -100,7 +105,9 @@ impl Queue {
         for live in listed {
             let action =
                 self.action_ids.get(&live.action).and_then(|seq| self.actions.get_mut(seq));
-            if let Some(Action { stage: Stage::Running(running), .. }) = action {
+            if let Some(Action { stage: Stage::Running(running), .. }) = action
+                && running.run.attempt == live.attempt
+            {
                 running.told = live.cores.clone();
             }
         }
@@ -117,6 +124,13 @@ impl Queue {
             let cores = trajectory.held_cores().or(live.get(id).copied());
             let adopted = units.zip(cores).map(|(units, cores)| node.cpu.adopt(units, cores));
             trajectory.cores = adopted;
+        }
+        // After a restart of the queue, cores on which nothing runs are not known.
+        for id in &node.trajectories {
+            let Some(trajectory) = self.trajectories.get_mut(id) else { continue };
+            if trajectory.cores.is_none() {
+                trajectory.cores = units.and_then(|units| node.cpu.grant(units));
+            }
         }
         // Exclusive cores first: shares can move, they cannot.
         for shares in [false, true] {
@@ -145,7 +159,8 @@ impl Queue {
                 (State::Opening { .. } | State::Recovering { .. }, true) => {
                     self.sandbox_ready(trajectory);
                 }
-                (State::Opening { .. }, false) => {
+                (State::Opening { .. } | State::Recovering { ready: false, .. }, false) => {
+                    self.open_again(id, trajectory);
                     self.order(id, NodeOrder::OpenSandbox(trajectory.clone()));
                 }
                 (State::Closing { .. }, true) => {
@@ -167,6 +182,13 @@ impl Queue {
         }
     }
 
+    /// Its sandbox was not ready before and is not there now.
+    fn open_again(&mut self, id: &NodeId, trajectory: &TrajectoryId) {
+        if let Some(trajectory) = self.trajectories.get_mut(trajectory) {
+            trajectory.state = State::Opening { node: id.clone() };
+        }
+    }
+
     fn reconcile_actions(&mut self, id: &NodeId, listed: Vec<LiveAction>) {
         let listed: BTreeMap<ActionId, LiveAction> =
             listed.into_iter().map(|live| (live.action.clone(), live)).collect();
@@ -179,7 +201,10 @@ impl Queue {
             listed.into_values().partition(|live| live.units.is_share());
         for live in exclusive.into_iter().chain(shares) {
             let seq = self.action_ids.get(&live.action).copied();
-            let here = seq.filter(|seq| self.node_of(*seq).as_ref() == Some(id));
+            let here = seq.filter(|seq| {
+                self.node_of(*seq).as_ref() == Some(id)
+                    && self.actions.get(seq).is_some_and(|a| a.trajectory == live.trajectory)
+            });
             match here {
                 Some(seq) => self.adopt(id, seq, live),
                 // Its end is durable, or it was never accepted.
@@ -249,12 +274,19 @@ impl Queue {
             granted: now,
         };
         action.attempts = live.attempt;
-        action.stage =
-            Stage::Running(Running { run: run.clone(), grant, told: live.cores, started: true });
+        action.stage = Stage::Running(Running {
+            run: run.clone(),
+            grant,
+            told: live.cores,
+            started: !live.ended,
+        });
         self.waiting -= 1;
         self.cpu_share.take(&action.job, u64::from(live.units.micros()), now);
-        let action = action.id.clone();
-        self.emit(Command::ActionStarted { action, node: id.clone(), run });
+        // Of one that has ended, the report of its end says whether it ever started.
+        if !live.ended {
+            let action = action.id.clone();
+            self.emit(Command::ActionStarted { action, node: id.clone(), run });
+        }
     }
 
     pub(super) fn node_down(&mut self, id: &NodeId, epoch: u64) {

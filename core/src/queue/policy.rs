@@ -36,17 +36,20 @@ pub enum Decision {
 }
 
 impl Policy {
-    /// Decides on the next action of a node's line, given the node's free cores.
-    pub fn decide(self, choice: &UnitChoice, node: &NodeCpu) -> Decision {
-        match self {
-            Self::FixedDop { dop } => {
-                // A node smaller than the degree still serves: it gives what it has.
-                let most = node.exclusive_capacity().min(usize::from(u16::MAX)) as u16;
-                let units = choice.at_most(dop.min(Units::cores(most)));
-                if node.fits(units) { Decision::Start(units) } else { Decision::Wait }
+    /// Decides on the next action of a node's line, given the node's free cores and
+    /// whether the action's trajectory holds cores for life. One that does not, under
+    /// the static policy, was opened under another.
+    pub fn decide(self, choice: &UnitChoice, node: &NodeCpu, held: bool) -> Decision {
+        let dop = match self {
+            Self::Static { cores } if held => {
+                return Decision::Start(choice.at_most(Units::cores(cores)));
             }
-            // The trajectory holds its cores already.
-            Self::Static { cores } => Decision::Start(choice.at_most(Units::cores(cores))),
-        }
+            Self::Static { cores } => Units::cores(cores),
+            Self::FixedDop { dop } => dop,
+        };
+        // A node smaller than the degree still serves: it gives what it has.
+        let most = node.exclusive_capacity().min(usize::from(u16::MAX)) as u16;
+        let units = choice.at_most(dop.min(Units::cores(most)));
+        if node.fits(units) { Decision::Start(units) } else { Decision::Wait }
     }
 }

@@ -56,7 +56,9 @@ impl Queue {
         while let Some(node) = self.nodes.get(id).filter(|node| node.connected) {
             let Some(seq) = node.line.first(&self.cpu_share, self.now) else { return };
             let Some(action) = self.actions.get(&seq) else { return };
-            match self.config.policy.decide(&action.cost.cpu, &node.cpu) {
+            let trajectory = self.trajectories.get(&action.trajectory);
+            let held = trajectory.is_some_and(|t| t.cores.is_some());
+            match self.config.policy.decide(&action.cost.cpu, &node.cpu, held) {
                 Decision::Start(units) => {
                     if self.take_quota(seq) {
                         self.grant(id, seq, units);

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use super::action::Stage;
 use super::command::{Command, NodeOrder, Outcome};
-use super::event::OpenTrajectory;
+use super::event::{OpenTrajectory, Placed};
 use super::node::Node;
 use super::policy::Policy;
 use super::{Queue, Seq, Timer};
@@ -39,7 +40,7 @@ pub(super) enum State {
     /// Its sandbox was ordered.
     Opening { node: NodeId },
     /// Placed before the queue was restarted: its node has not come back yet.
-    Recovering { node: NodeId },
+    Recovering { node: NodeId, ready: bool },
     /// Its sandbox runs.
     Ready { node: NodeId },
     /// Its sandbox is being removed; the fault is what its caller will be told.
@@ -51,7 +52,7 @@ impl Trajectory {
         match &self.state {
             State::Waiting => None,
             State::Opening { node }
-            | State::Recovering { node }
+            | State::Recovering { node, .. }
             | State::Ready { node }
             | State::Closing { node, .. } => Some(node),
         }
@@ -96,9 +97,9 @@ impl Queue {
         if let Some(at) = trajectory.deadline {
             self.timers.insert((at, Timer::OpenBy(id.clone())));
         }
-        if let Some(node) = open.placed {
+        if let Some(Placed { node, ready }) = open.placed {
             self.memory_share.take(&trajectory.job, trajectory.memory, now);
-            trajectory.state = State::Recovering { node: node.clone() };
+            trajectory.state = State::Recovering { node: node.clone(), ready };
             if !self.nodes.contains_key(&node) {
                 self.nodes.insert(node.clone(), Node::absent());
                 self.expect_back(&node);
@@ -122,13 +123,18 @@ impl Queue {
         let node = match &trajectory.state {
             State::Closing { .. } => return,
             State::Waiting => None,
-            State::Opening { node } | State::Recovering { node } | State::Ready { node } => {
+            State::Opening { node } | State::Recovering { node, .. } | State::Ready { node } => {
                 Some(node.clone())
             }
         };
         let actions: Vec<Seq> = trajectory.actions.iter().copied().collect();
         for seq in actions {
-            self.cancel_seq(seq);
+            let waits =
+                !matches!(self.actions.get(&seq).map(|a| &a.stage), Some(Stage::Running(_)));
+            match &fault {
+                Some(fault) if waits => self.end_action(seq, Outcome::Failed(fault.clone())),
+                _ => self.cancel_seq(seq),
+            }
         }
         let Some(node) = node else {
             self.end_trajectory(id, fault);
@@ -168,9 +174,13 @@ impl Queue {
             .map(|(id, _)| id.clone())
     }
 
-    /// Why no node could ever hold it, if there are nodes at all.
+    /// Why no node could ever hold it, once all nodes had time to come and none is
+    /// away.
     pub(super) fn never_fits(&self, trajectory: &Trajectory) -> Option<Fault> {
-        let connected = || self.nodes.values().filter(|node| node.connected);
+        let settled = self.settled.is_some_and(|at| at <= self.now);
+        if !settled || self.nodes.values().any(|node| !node.connected) {
+            return None;
+        }
         let cores = usize::from(trajectory.min_cores.max(1))
             .max(self.static_units().map_or(0, |units| units.ceil() as usize));
         let cores_of = |node: &Node| match self.static_units() {
@@ -178,9 +188,9 @@ impl Queue {
             None => node.cpu.capacity(),
         };
         let could = |node: &Node| node.memory >= trajectory.memory && cores_of(node) >= cores;
-        let most_memory = connected().map(|node| node.memory).max()?;
-        let most_cores = connected().map(cores_of).max()?;
-        if connected().any(could) {
+        let most_memory = self.nodes.values().map(|node| node.memory).max()?;
+        let most_cores = self.nodes.values().map(cores_of).max()?;
+        if self.nodes.values().any(could) {
             return None;
         }
         let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
@@ -216,20 +226,11 @@ impl Queue {
     }
 
     pub(super) fn sandbox_ready(&mut self, id: &TrajectoryId) {
-        let units = self.static_units();
         let Some(trajectory) = self.trajectories.get_mut(id) else { return };
-        let (State::Opening { node } | State::Recovering { node }) = &trajectory.state else {
+        let (State::Opening { node } | State::Recovering { node, .. }) = &trajectory.state else {
             return;
         };
         let node = node.clone();
-        // After a restart of the queue its cores are not known, unless an action
-        // runs on them.
-        if trajectory.cores.is_none()
-            && let Some(units) = units
-            && let Some(state) = self.nodes.get_mut(&node)
-        {
-            trajectory.cores = state.cpu.grant(units);
-        }
         trajectory.state = State::Ready { node: node.clone() };
         if let Some(at) = trajectory.deadline.take() {
             self.timers.remove(&(at, Timer::OpenBy(id.clone())));

@@ -20,6 +20,8 @@ enum Step {
     Acquire { p: usize, amount: u32 },
     Release { p: usize, retry: bool },
     LinkUp(usize),
+    LinkUpAndCancel { n: usize, a: usize },
+    MakeReady(usize),
     LinkDown(usize),
     Deliver(usize),
     Hear(usize),
@@ -43,6 +45,8 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (0usize..6, 1u32..3).prop_map(|(p, amount)| Step::Acquire { p, amount }),
         2 => (0usize..6, any::<bool>()).prop_map(|(p, retry)| Step::Release { p, retry }),
         3 => n.clone().prop_map(Step::LinkUp),
+        1 => (n.clone(), 0usize..40).prop_map(|(n, a)| Step::LinkUpAndCancel { n, a }),
+        8 => n.clone().prop_map(Step::MakeReady),
         1 => n.clone().prop_map(Step::LinkDown),
         20 => n.clone().prop_map(Step::Deliver),
         14 => n.clone().prop_map(Step::Hear),
@@ -53,8 +57,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn take(world: &mut World, step: Step) {
-    match step {
+fn take(world: &mut World, step: &Step) {
+    match *step {
         Step::Open { t, j, memory } => world.open(t, j, memory),
         Step::Close(t) => drop(world.send(Event::Close(trajectory(t)))),
         Step::Submit { a, t, units, quota } => drop(world.submit(a, t, UNITS[units], quota)),
@@ -65,6 +69,8 @@ fn take(world: &mut World, step: Step) {
             world.send(Event::Release { permit: permit(p), retry_after });
         }
         Step::LinkUp(n) => world.link_up(n),
+        Step::LinkUpAndCancel { n, a } => world.link_up_and(n, Some(Event::Cancel(action(a)))),
+        Step::MakeReady(n) => drop(world.make_ready(n)),
         Step::LinkDown(n) => world.link_down(n),
         Step::Deliver(n) => drop(world.deliver(n)),
         Step::Hear(n) => drop(world.hear(n)),
@@ -85,6 +91,7 @@ fn config(policy: Policy) -> Config {
         policy,
         quotas: BTreeMap::from([(quota(), limit)]),
         node_grace: Duration::from_nanos(300),
+        nodes_settle: Duration::from_nanos(20),
         ..Config::default()
     }
 }
@@ -96,7 +103,7 @@ proptest! {
     fn fixed_dop(steps in prop::collection::vec(step(), 0..200), dop in 1u16..5, shared_cores in 0u16..3) {
         let config = Config { shared_cores, ..config(Policy::FixedDop { dop: Units::cores(dop) }) };
         let mut world = World::new(config, &[vec![2, 2], vec![3]]);
-        for step in steps {
+        for step in &steps {
             take(&mut world, step);
         }
         world.settle();
@@ -105,7 +112,7 @@ proptest! {
     #[test]
     fn cores_held_for_life(steps in prop::collection::vec(step(), 0..200), cores in 1u16..3) {
         let mut world = World::new(config(Policy::Static { cores }), &[vec![2, 2], vec![3]]);
-        for step in steps {
+        for step in &steps {
             take(&mut world, step);
         }
         world.settle();

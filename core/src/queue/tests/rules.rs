@@ -24,7 +24,7 @@ fn ready(config: Config, cores: u32, trajectories: usize) -> World {
 }
 
 fn drain(world: &mut World) {
-    while world.deliver(0) | world.hear(0) {}
+    while world.deliver(0) | world.make_ready(0) | world.hear(0) {}
 }
 
 fn started(world: &World) -> Vec<String> {
@@ -178,10 +178,40 @@ fn an_old_link_is_not_listened_to() {
 }
 
 #[test]
-fn what_can_never_be_placed_is_refused_at_once() {
-    let mut world = ready(Config::default(), 1, 0);
+fn what_can_never_be_placed_is_refused_when_the_nodes_are_known() {
+    let config = Config { nodes_settle: Duration::from_nanos(10), ..Config::default() };
+    let mut world = ready(config, 1, 0);
     world.open(0, 0, super::world::NODE_MEMORY + 1);
+    assert_eq!(world.queue.stats().trajectories, 1, "a larger node may still come");
+    world.pass(10);
     assert_eq!(world.queue.stats().trajectories, 0);
+    world.link_down(0);
+    world.open(1, 0, super::world::NODE_MEMORY + 1);
+    assert_eq!(world.queue.stats().trajectories, 1, "a node is away");
+}
+
+#[test]
+fn a_sandbox_that_was_not_ready_is_made_again_after_a_restart() {
+    let mut world = ready(Config::default(), 1, 0);
+    world.open(0, 0, 1);
+    world.submit(0, 0, &[1.0], 0);
+    world.deliver(0);
+    world.restart_queue();
+    world.link_up(0);
+    drain(&mut world);
+    assert_eq!(started(&world), ["a0"]);
+    world.settle();
+}
+
+#[test]
+fn a_cancel_beside_a_new_link_starts_nothing() {
+    let mut world = ready(Config::default(), 1, 1);
+    world.submit(0, 0, &[1.0], 0);
+    world.link_down(0);
+    world.link_up_and(0, Some(Event::Cancel(action(0))));
+    drain(&mut world);
+    assert_eq!(world.ended[&action(0)], [Outcome::Cancelled]);
+    assert!(world.starts.is_empty());
 }
 
 #[test]

@@ -1,17 +1,18 @@
 //! A model of agents, links and callers, which loses, delays and repeats what real
 //! ones lose, delay and repeat.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use super::agent::{Agent, Known};
 use crate::cpu::CoreSet;
 use crate::fault::{Fault, FaultKind};
 use crate::ids::{ActionId, JobId, NodeId, PermitId, QuotaName, TrajectoryId};
 use crate::queue::{
     AcquirePermit, Command, Config, End, Event, LiveAction, NodeOrder, NodeReport, NodeUp,
-    OpenTrajectory, Outcome, Policy, Queue, SubmitAction,
+    OpenTrajectory, Outcome, Placed, Policy, Queue, SubmitAction,
 };
-use crate::resources::{Cost, UnitChoice, Units};
+use crate::resources::{Cost, UnitChoice};
 use crate::time::Time;
 
 pub(super) const NODE_MEMORY: u64 = 100;
@@ -35,29 +36,6 @@ pub(super) fn quota() -> QuotaName {
     QuotaName::new("search").unwrap()
 }
 
-/// An action as its sandbox's helper knows it.
-#[derive(Debug, Clone)]
-struct Known {
-    attempt: u32,
-    trajectory: TrajectoryId,
-    units: Units,
-    cores: CoreSet,
-    /// `None` while it runs.
-    end: Option<(End, bool)>,
-}
-
-/// One node's agent. It survives its links and the queue.
-#[derive(Debug, Default)]
-struct Agent {
-    numa: Vec<CoreSet>,
-    linked: bool,
-    epoch: u64,
-    sandboxes: BTreeSet<TrajectoryId>,
-    actions: BTreeMap<ActionId, Known>,
-    inbox: VecDeque<NodeOrder>,
-    outbox: VecDeque<NodeReport>,
-}
-
 /// What is durable outside the core: enough to feed a new queue after a crash.
 #[derive(Debug, Clone)]
 struct Accepted {
@@ -72,7 +50,7 @@ pub(super) struct World {
     pub(super) now: u64,
     agents: BTreeMap<NodeId, Agent>,
     accepted: BTreeMap<ActionId, Accepted>,
-    opened: BTreeMap<TrajectoryId, (JobId, u64, Option<NodeId>)>,
+    opened: BTreeMap<TrajectoryId, (JobId, u64, Option<Placed>)>,
     /// How often each accepted action ended.
     pub(super) ended: BTreeMap<ActionId, Vec<Outcome>>,
     pub(super) starts: Vec<ActionId>,
@@ -106,10 +84,16 @@ impl World {
     }
 
     pub(super) fn send(&mut self, event: Event) -> Vec<Command> {
-        let commands = self.queue.on_event(event, Time::from_nanos(self.now));
+        self.send_all([event])
+    }
+
+    fn send_all(&mut self, events: impl IntoIterator<Item = Event>) -> Vec<Command> {
+        let mut commands = Vec::new();
+        self.queue.on_events(events, Time::from_nanos(self.now), &mut commands);
         for command in &commands {
             self.carry_out(command);
         }
+        self.queue.assert_nothing_is_stuck();
         commands
     }
 
@@ -122,7 +106,8 @@ impl World {
                 }
             }
             Command::TrajectoryPlaced { trajectory, node } => {
-                self.opened.get_mut(trajectory).unwrap().2 = Some(node.clone());
+                self.opened.get_mut(trajectory).unwrap().2 =
+                    Some(Placed { node: node.clone(), ready: false });
             }
             Command::TrajectoryRefused { trajectory, .. }
             | Command::TrajectoryEnded { trajectory, .. } => {
@@ -142,14 +127,17 @@ impl World {
                 self.permits.remove(permit);
             }
             Command::ActionStarted { action, .. } => self.starts.push(action.clone()),
-            Command::ActionQueued(_) | Command::TrajectoryReady { .. } => {}
+            Command::TrajectoryReady { trajectory, .. } => {
+                if let Some((_, _, Some(placed))) = self.opened.get_mut(trajectory) {
+                    placed.ready = true;
+                }
+            }
+            Command::ActionQueued(_) => {}
         }
     }
 
     pub(super) fn open(&mut self, t: usize, j: usize, memory: u64) {
-        if !self.opened.contains_key(&trajectory(t)) {
-            self.opened.insert(trajectory(t), (job(j), memory, None));
-        }
+        self.opened.entry(trajectory(t)).or_insert_with(|| (job(j), memory, None));
         self.send(Event::Open(OpenTrajectory {
             trajectory: trajectory(t),
             job: job(j),
@@ -200,6 +188,11 @@ impl World {
     }
 
     pub(super) fn link_up(&mut self, n: usize) {
+        self.link_up_and(n, None);
+    }
+
+    /// A link comes up, and another event arrives in the same instant.
+    pub(super) fn link_up_and(&mut self, n: usize, and: Option<Event>) {
         let agent = self.agents.get_mut(&node(n)).unwrap();
         agent.linked = true;
         agent.epoch += 1;
@@ -230,10 +223,13 @@ impl World {
                     trajectory: known.trajectory.clone(),
                     units: known.units,
                     cores: known.cores.clone(),
+                    ended: known.end.is_some(),
                 })
                 .collect(),
         };
-        self.send(Event::NodeUp(up));
+        let mut events = vec![Event::NodeUp(up)];
+        events.extend(and);
+        self.send_all(events);
     }
 
     pub(super) fn link_down(&mut self, n: usize) {
@@ -250,9 +246,11 @@ impl World {
         let agent = self.agents.get_mut(&node(n)).unwrap();
         let Some(order) = agent.inbox.pop_front() else { return false };
         match order {
-            NodeOrder::OpenSandbox(t) => {
-                agent.sandboxes.insert(t.clone());
+            NodeOrder::OpenSandbox(t) if agent.sandboxes.contains(&t) => {
                 agent.outbox.push_back(NodeReport::SandboxReady(t));
+            }
+            NodeOrder::OpenSandbox(t) => {
+                agent.resetting.insert(t);
             }
             NodeOrder::CloseSandbox(t) => {
                 agent.lose_sandbox(&t, "closed");
@@ -315,6 +313,10 @@ impl World {
             self.agents.get_mut(&node(n)).unwrap().actions.remove(&action);
         }
         true
+    }
+
+    pub(super) fn make_ready(&mut self, n: usize) -> bool {
+        self.agents.get_mut(&node(n)).unwrap().make_ready()
     }
 
     pub(super) fn finish(&mut self, n: usize, pick: usize) {
@@ -474,7 +476,7 @@ impl World {
     fn turn(&mut self, nodes: usize) -> bool {
         let mut moved = false;
         for n in 0..nodes {
-            moved |= self.deliver(n) | self.hear(n);
+            moved |= self.deliver(n) | self.make_ready(n) | self.hear(n);
             let runs = self.agents[&node(n)].actions.values().any(|known| known.end.is_none());
             if runs {
                 self.finish(n, 0);
@@ -489,32 +491,5 @@ impl World {
         }
         self.check();
         moved
-    }
-}
-
-impl Agent {
-    fn end(&mut self, action: &ActionId, end: End) {
-        let Some(known) = self.actions.get_mut(action).filter(|k| k.end.is_none()) else { return };
-        known.end = Some((end.clone(), false));
-        let attempt = known.attempt;
-        let report =
-            NodeReport::ActionEnded { action: action.clone(), attempt, end, not_started: false };
-        self.outbox.push_back(report);
-    }
-
-    fn lose_sandbox(&mut self, trajectory: &TrajectoryId, why: &'static str) {
-        self.sandboxes.remove(trajectory);
-        let inside: Vec<ActionId> = self
-            .actions
-            .iter()
-            .filter(|(_, known)| known.trajectory == *trajectory)
-            .map(|(id, _)| id.clone())
-            .collect();
-        for action in inside {
-            self.end(
-                &action,
-                End::Failed(Fault::new(FaultKind::Infrastructure, "SandboxLost", why)),
-            );
-        }
     }
 }
