@@ -181,6 +181,7 @@ fn live_action(live: &pb::LiveAction) -> Result<LiveAction, Fault> {
         trajectory: TrajectoryId::new(&live.trajectory_id).map_err(bad_id)?,
         units: units.map_err(|error| user("InvalidHello", error.to_string()))?,
         cores: live.cores.iter().copied().collect(),
+        ended: live.ended,
     })
 }
 

@@ -29,6 +29,7 @@ impl Scheduler {
             }
             trajectory.open_by = (record.open_by > 0).then(|| Time::from_nanos(record.open_by));
             trajectory.closing = record.closing;
+            trajectory.was_ready = record.was_ready;
             self.feed_open(&id, &trajectory);
             if record.closing {
                 closing.push(id.clone());

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rollwright_core::fault::Fault;
 use rollwright_core::ids::{JobId, NodeId, TrajectoryId};
-use rollwright_core::queue::{Event, OpenTrajectory};
+use rollwright_core::queue::{Event, OpenTrajectory, Placed};
 use rollwright_core::time::Time;
 use rollwright_proto::v1 as pb;
 
@@ -28,6 +28,8 @@ pub(super) struct Trajectory {
     /// Set while its sandbox is ready.
     pub(super) ready: Option<pb::OpenTrajectoryResponse>,
     pub(super) closing: bool,
+    /// Its sandbox was ready once.
+    pub(super) was_ready: bool,
     /// What the agent said of its reset.
     pub(super) reset: Option<(pb::ResetTimes, bool)>,
     /// Messages to its node that wait until its placement is durable.
@@ -47,6 +49,7 @@ impl Trajectory {
             node: None,
             ready: None,
             closing: false,
+            was_ready: false,
             reset: None,
             held: None,
             unwritten: 0,
@@ -64,6 +67,7 @@ impl Trajectory {
             node: self.node.as_ref().map(ToString::to_string).unwrap_or_default(),
             closing: self.closing,
             open_by: self.open_by.map_or(0, Time::as_nanos),
+            was_ready: self.was_ready,
         };
         Op::Trajectory { trajectory: id.clone(), record: Box::new(record) }
     }
@@ -175,7 +179,7 @@ impl Scheduler {
             min_cores: 1,
             // One that was placed before a restart is there, or lost: its node says.
             deadline: trajectory.open_by.filter(|_| trajectory.node.is_none()),
-            placed: trajectory.node.clone(),
+            placed: trajectory.node.clone().map(|node| Placed { node, ready: true }),
         }));
     }
 
@@ -243,6 +247,9 @@ impl Scheduler {
         trajectory.node = Some(node.clone());
         if !trajectory.closing {
             trajectory.ready = Some(response.clone());
+        }
+        if !std::mem::replace(&mut trajectory.was_ready, true) {
+            self.ops.push(trajectory.write(id));
         }
         for opener in trajectory.openers.drain(..) {
             // A caller that has gone does not want the answer.

@@ -47,4 +47,7 @@ pub(crate) struct Trajectory {
     /// Unix nanoseconds by which it must be ready; 0: no limit.
     #[prost(uint64, tag = "5")]
     pub(crate) open_by: u64,
+    /// Its sandbox was ready once: if it is gone, so is what was in it.
+    #[prost(bool, tag = "6")]
+    pub(crate) was_ready: bool,
 }
