@@ -35,7 +35,7 @@ pub struct Sandbox {
     /// Its cgroup, where this agent writes cgroups.
     pub cgroup: Option<SandboxCgroup>,
     /// node --orders--> its runner
-    pub orders_tx: mpsc::UnboundedSender<Order>,
+    pub orders_tx: mpsc::Sender<Order>,
 }
 
 impl Sandbox {

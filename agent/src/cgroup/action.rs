@@ -54,8 +54,8 @@ impl ActionCgroup {
         self.slot.token()
     }
 
-    /// `cgroup.procs` of each of its directories (one on v2), open for writing: a
-    /// process that writes `0` to all of them enters the cgroup. The kernel checks
+    /// A file of each of its directories (one on v2), open for writing: a process with
+    /// one thread that writes `0` to all of them enters the cgroup. The kernel checks
     /// the rights of whoever opened them.
     pub fn procs_fds(&self) -> Result<Vec<OwnedFd>, CgroupError> {
         self.group.procs_fds()

@@ -80,12 +80,15 @@ impl Group {
         self.directories().into_iter().rev().try_for_each(|directory| remove(directory, limit))
     }
 
-    /// `cgroup.procs`, opened for writing: a process that writes `0` to each enters.
+    /// The files by which a process enters that writes `0` to each, opened for it. It
+    /// must have one thread: on v1 the files move threads, for which the kernel need
+    /// not wait until no process of the machine forks.
     pub(super) fn procs_fds(&self) -> Result<Vec<OwnedFd>, CgroupError> {
+        let name = if matches!(self, Self::V1(_)) { "tasks" } else { "cgroup.procs" };
         self.directories()
             .into_iter()
             .map(|directory| {
-                let path = directory.join("cgroup.procs");
+                let path = directory.join(name);
                 rustix::fs::open(&path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())
                     .map_err(|error| CgroupError::io("open", &path, error))
             })

@@ -9,10 +9,11 @@ use rollwright_proto::v1::agent_message::Message as FromAgent;
 use rollwright_proto::v1::{
     ActionEnded, ActionOutput, ActionStarted, LiveAction, ResizeAction, StartAction, action_ended,
 };
+use tokio::sync::mpsc::error::TrySendError;
 
 use super::actor::{Action, Actor, Entry};
 use crate::runner::command::resolve;
-use crate::runner::{Order, Report, failed};
+use crate::runner::{ORDERS, Order, Report, failed};
 use crate::{fault, policy};
 
 /// Most actions at once in one sandbox: what its helper takes.
@@ -74,8 +75,10 @@ impl Actor {
         start.command = Some(command.map_err(|fault| (fault, false))?);
         let name = Arc::clone(&sandbox.name);
         let action_id = start.action_id.clone();
-        if sandbox.orders_tx.send(Order::Start(Box::new(start))).is_err() {
-            return Err(lost("the sandbox has just ended"));
+        match sandbox.orders_tx.try_send(Order::Start(Box::new(start))) {
+            Ok(()) => {}
+            Err(TrySendError::Closed(_)) => return Err(lost("the sandbox has just ended")),
+            Err(TrySendError::Full(_)) => return Err(lost("the sandbox takes no orders")),
         }
         ready.running += 1;
         if let Some(action) = self.actions.get_mut(&action_id) {
@@ -114,7 +117,7 @@ impl Actor {
         }
     }
 
-    pub(super) fn resize(&mut self, resize: ResizeAction) {
+    pub(super) async fn resize(&mut self, resize: ResizeAction) {
         if let Err(fault) = self.check_grant(&resize.cores, resize.cpu_units) {
             tracing::warn!(action = resize.action_id, %fault, "an action is not resized");
             return;
@@ -123,24 +126,24 @@ impl Actor {
         let Some(action) = self.actions.get_mut(&action_id) else { return };
         action.live.cores.clone_from(&cores);
         action.live.cpu_units = cpu_units;
-        self.order(&action_id.clone(), Order::Resize { action_id, cores, cpu_units });
+        self.order(&action_id.clone(), Order::Resize { action_id, cores, cpu_units }).await;
     }
 
-    pub(super) fn kill(&mut self, action_id: &str) {
-        self.order(action_id, Order::Kill { action_id: action_id.to_owned() });
+    pub(super) async fn kill(&mut self, action_id: &str) {
+        self.order(action_id, Order::Kill { action_id: action_id.to_owned() }).await;
     }
 
-    pub(super) fn ack(&mut self, action_id: &str) {
+    pub(super) async fn ack(&mut self, action_id: &str) {
         let Some(action) = self.actions.get(action_id).filter(|action| action.end.is_some()) else {
             return;
         };
         let attempt = action.live.attempt;
-        self.order(action_id, Order::Ack { action_id: action_id.to_owned(), attempt });
+        self.order(action_id, Order::Ack { action_id: action_id.to_owned(), attempt }).await;
         self.actions.remove(action_id);
     }
 
     /// Sends an order to the runner of an action, if its sandbox is still up.
-    fn order(&self, action_id: &str, order: Order) {
+    async fn order(&mut self, action_id: &str, order: Order) {
         let action = self.actions.get(action_id);
         let Some(Entry::Ready(ready)) =
             action.and_then(|action| self.sandboxes.get(&action.live.trajectory_id))
@@ -148,7 +151,12 @@ impl Actor {
             return;
         };
         // A runner that has ended reports that itself.
-        let _ = ready.sandbox.orders_tx.send(order);
+        if let Err(TrySendError::Full(_)) = ready.sandbox.orders_tx.try_send(order) {
+            let trajectory = action.map(|action| action.live.trajectory_id.clone());
+            let message = format!("{ORDERS} orders wait: its runner is stuck");
+            let fault = fault::infrastructure("SandboxStuck", message);
+            self.lose(&trajectory.unwrap_or_default(), &fault).await;
+        }
     }
 
     pub(super) async fn report(&mut self, sandbox: Arc<str>, report: Report) {

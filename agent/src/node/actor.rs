@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::Input;
-use super::files::FromQueue as FileMessage;
+use super::inbox;
 use crate::reset::warm::WarmPools;
 use crate::reset::{Ground, Made};
 use crate::runner::Report;
@@ -92,7 +92,7 @@ pub(super) struct Actor {
     /// Failures that no stream has taken yet.
     pub(super) untold: Vec<SandboxFailed>,
     pub(super) idle: BTreeSet<(Instant, String)>,
-    pub(super) transfers: HashMap<u64, mpsc::UnboundedSender<FileMessage>>,
+    pub(super) transfers: HashMap<u64, inbox::Sender>,
     link: Option<mpsc::Sender<AgentMessage>>,
     /// tasks of the node --events--> the node
     pub(super) events_tx: mpsc::Sender<Event>,
@@ -186,15 +186,20 @@ impl Actor {
             Some(FromQueue::CloseSandbox(close)) => self.close(&close.trajectory_id).await,
             Some(FromQueue::WarmSandboxes(warm)) => self.keep_warm(warm),
             Some(FromQueue::StartAction(start)) => self.start(start).await,
-            Some(FromQueue::ResizeAction(resize)) => self.resize(resize),
-            Some(FromQueue::KillAction(kill)) => self.kill(&kill.action_id),
-            Some(FromQueue::AckAction(ack)) => self.ack(&ack.action_id),
+            Some(FromQueue::ResizeAction(resize)) => self.resize(resize).await,
+            Some(FromQueue::KillAction(kill)) => self.kill(&kill.action_id).await,
+            Some(FromQueue::AckAction(ack)) => self.ack(&ack.action_id).await,
             Some(FromQueue::FileOpen(open)) => self.open_file(open).await,
             Some(FromQueue::FileData(data)) => {
-                self.file(data.transfer, FileMessage::Data { data: data.data, last: data.last });
+                // A transfer that has ended said so.
+                if let Some(inbox_tx) = self.transfers.get(&data.transfer) {
+                    inbox_tx.data(&data.data, data.last);
+                }
             }
             Some(FromQueue::FileCredit(credit)) => {
-                self.file(credit.transfer, FileMessage::Credit(credit.bytes));
+                if let Some(inbox_tx) = self.transfers.get(&credit.transfer) {
+                    inbox_tx.credit(credit.bytes);
+                }
             }
             Some(FromQueue::FileDone(done)) => {
                 self.transfers.remove(&done.transfer);

@@ -10,27 +10,17 @@ use rollwright_proto::v1::{AgentMessage, FileCredit, FileData, FileDone, FileOpe
 use tokio::sync::mpsc;
 
 use super::actor::{Actor, Entry, Event};
+use super::inbox::{Came, Ended, Inbox, WINDOW, inbox};
 use crate::cgroup::{CoreList, CpuGrant, SandboxCgroup};
 use crate::session::{Session, SessionError, Target};
 use crate::{fault, policy};
 
-/// Bytes that a sender may have in flight beyond the credit it was given.
-const WINDOW: u64 = 1 << 20;
 /// Most transfers at once on this node.
 const MAX_TRANSFERS: usize = 256;
 /// Weight of a transfer on the sandbox's cores.
 const UNITS: f64 = 0.5;
 /// A transfer on which nothing moves for this long ends.
 const STALL: Duration = Duration::from_mins(2);
-
-/// What the queue says in a transfer.
-#[derive(Debug)]
-pub(super) enum FromQueue {
-    /// Content into the sandbox.
-    Data { data: Bytes, last: bool },
-    /// More may be sent out of it.
-    Credit(u64),
-}
 
 /// One transfer at work.
 struct Transfer {
@@ -39,7 +29,7 @@ struct Transfer {
     cgroup: Option<SandboxCgroup>,
     cores: CoreList,
     target: Target,
-    inbox_rx: mpsc::UnboundedReceiver<FromQueue>,
+    inbox: Inbox,
     outbox_tx: mpsc::Sender<AgentMessage>,
 }
 
@@ -66,7 +56,7 @@ impl Actor {
         };
         let Some(outbox_tx) = self.outbox() else { return };
         let uid = policy::uid(&ready.sandbox.spec);
-        let (inbox_tx, inbox_rx) = mpsc::unbounded_channel();
+        let (inbox_tx, inbox) = inbox();
         let work = Transfer {
             number: transfer,
             session: ready.sandbox.session.clone(),
@@ -79,7 +69,7 @@ impl Actor {
                 uid,
                 gid: uid,
             },
-            inbox_rx,
+            inbox,
             outbox_tx,
         };
         self.transfers.insert(transfer, inbox_tx);
@@ -90,13 +80,6 @@ impl Actor {
             // A node that has ended has no transfers.
             let _ = events_tx.send(Event::TransferEnded { transfer }).await;
         });
-    }
-
-    pub(super) fn file(&mut self, transfer: u64, message: FromQueue) {
-        if let Some(inbox_tx) = self.transfers.get(&transfer) {
-            // A transfer that has ended said so.
-            let _ = inbox_tx.send(message);
-        }
     }
 }
 
@@ -136,18 +119,18 @@ impl Transfer {
         let opened = self.session.put_file(&self.target, fds).await;
         let mut writer = opened.map_err(|error| Some(file_fault(&error)))?;
         loop {
-            match self.next().await? {
-                FromQueue::Credit(_) => {}
-                FromQueue::Data { data, last } => {
-                    let written = writer.write(&data).await;
-                    written.map_err(|error| Some(file_fault(&error)))?;
-                    if last {
-                        let finished = writer.finish().await;
-                        return finished.map(drop).map_err(|error| Some(file_fault(&error)));
-                    }
-                    let credit = FileCredit { transfer: self.number, bytes: data.len() as u64 };
-                    self.send(FromAgent::FileCredit(credit)).await;
-                }
+            let Came { data, last, .. } = self.next().await?;
+            let written = writer.write(&data).await;
+            written.map_err(|error| Some(file_fault(&error)))?;
+            if last {
+                let finished = writer.finish().await;
+                return finished.map(drop).map_err(|error| Some(file_fault(&error)));
+            }
+            let bytes = data.len() as u64;
+            if bytes > 0 {
+                self.inbox.grant(bytes);
+                let credit = FileCredit { transfer: self.number, bytes };
+                self.send(FromAgent::FileCredit(credit)).await;
             }
         }
     }
@@ -158,9 +141,7 @@ impl Transfer {
         let mut credit = WINDOW;
         while let Some(data) = reader.next().await.map_err(|error| Some(file_fault(&error)))? {
             while credit < data.len() as u64 {
-                if let FromQueue::Credit(more) = self.next().await? {
-                    credit = credit.saturating_add(more);
-                }
+                credit = credit.saturating_add(self.next().await?.credit);
             }
             credit -= data.len() as u64;
             self.send(FromAgent::FileData(FileData { transfer: self.number, data, last: false }))
@@ -172,10 +153,15 @@ impl Transfer {
     }
 
     /// The queue's next word; `None` as the error when it ended the transfer.
-    async fn next(&mut self) -> Result<FromQueue, Option<Fault>> {
-        match tokio::time::timeout(STALL, self.inbox_rx.recv()).await {
-            Ok(Some(message)) => Ok(message),
-            Ok(None) => Err(None),
+    async fn next(&mut self) -> Result<Came, Option<Fault>> {
+        match tokio::time::timeout(STALL, self.inbox.next()).await {
+            Ok(Ok(came)) => Ok(came),
+            Ok(Err(Ended::Away)) => Err(None),
+            Ok(Err(Ended::Exceeded)) => {
+                let message =
+                    format!("at most {WINDOW} bytes may be sent beyond the credit that was given");
+                Err(Some(fault::user("CreditExceeded", message)))
+            }
             Err(_) => {
                 let message = format!("nothing moved in the transfer for {STALL:?}");
                 Err(Some(fault::timeout("TransferStalled", message)))

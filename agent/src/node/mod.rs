@@ -5,6 +5,7 @@ mod actions;
 mod actor;
 mod adopt;
 mod files;
+mod inbox;
 mod sandboxes;
 mod upkeep;
 

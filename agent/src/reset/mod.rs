@@ -26,7 +26,7 @@ use crate::network::{NONE, Networks};
 use crate::policy;
 use crate::runner::docker::{Context, DockerRunner};
 use crate::runner::helper::HelperRunner;
-use crate::runner::{Report, Reports};
+use crate::runner::{ORDERS, Report, Reports};
 use crate::sandbox::{Places, Sandbox, new_name};
 use crate::session::{Connected, Session, SessionError};
 
@@ -259,7 +259,7 @@ impl Ground {
         let Connected { session, known, events } = connected;
         let files = cgroup.clone();
         let reports = Reports { sandbox: Arc::clone(&name), node_tx: self.reports_tx.clone() };
-        let (orders_tx, orders_rx) = mpsc::unbounded_channel();
+        let (orders_tx, orders_rx) = mpsc::channel(ORDERS);
         let uid = policy::uid(&spec);
         let mut live = Vec::new();
         if let Some(cgroup) = cgroup {

@@ -67,7 +67,7 @@ impl DockerRunner {
     }
 
     /// Works until the node drops the orders or the sandbox is gone.
-    pub async fn run(mut self, mut orders: mpsc::UnboundedReceiver<Order>) {
+    pub async fn run(mut self, mut orders: mpsc::Receiver<Order>) {
         let mut actions: JoinSet<ActionEnded> = JoinSet::new();
         loop {
             tokio::select! {

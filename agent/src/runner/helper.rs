@@ -133,7 +133,7 @@ impl HelperRunner {
     }
 
     /// Works until the node drops the orders or the sandbox is gone.
-    pub async fn run(mut self, mut orders: mpsc::UnboundedReceiver<Order>) {
+    pub async fn run(mut self, mut orders: mpsc::Receiver<Order>) {
         let mut work: JoinSet<Done> = JoinSet::new();
         self.prepare().await;
         loop {

@@ -17,7 +17,11 @@ use tokio::sync::mpsc;
 
 use crate::fault;
 
-/// What a runner is told. Bounded by the actions that the node lets a sandbox have.
+/// Orders that wait for one runner: some for each action that the node lets a sandbox
+/// have. A runner that leaves more untaken is stuck.
+pub const ORDERS: usize = 2048;
+
+/// What a runner is told.
 #[derive(Debug)]
 pub enum Order {
     /// Start this action, in this whole environment and with the command resolved.
