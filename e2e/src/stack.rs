@@ -26,7 +26,7 @@ pub struct Stack {
 
 impl Stack {
     /// Starts both on the machine's engine, with the manifests of the tests. `name`
-    /// is the node's, and must be unique among tests that run at once.
+    /// becomes the node's, and must be unique among the tests of a program.
     pub async fn start(name: &str) -> anyhow::Result<Self> {
         Self::start_on(name, Path::new(docker::SOCKET)).await
     }
@@ -46,7 +46,8 @@ impl Stack {
         let mut stack = Self {
             // Short, so that the sockets below it fit in 108 bytes.
             dir: tempfile::Builder::new().prefix("rw-").tempdir_in("/tmp")?,
-            node: name.to_owned(),
+            // Two runs of the tests at once do not meet.
+            node: format!("{name}-{}", std::process::id()),
             manifests: manifests.to_owned(),
             docker_socket: docker_socket.to_owned(),
             queue: None,

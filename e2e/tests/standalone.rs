@@ -10,12 +10,16 @@ use rollwright_e2e::{docker, stack, wait};
 use tokio::process::{Child, Command};
 
 const LIMIT: Duration = Duration::from_mins(1);
-const NODE: &str = "standalone-test";
+
+/// Two runs of the tests at once do not meet.
+fn node() -> String {
+    format!("standalone-{}", std::process::id())
+}
 
 fn standalone(state: &Path, manifests: &Path) -> anyhow::Result<Command> {
     let mut command = Command::new(stack::binaries()?.join("rollwright"));
     command
-        .args(["standalone", "--node", NODE, "--filename"])
+        .args(["standalone", "--node", &node(), "--filename"])
         .arg(manifests)
         .arg("--socket")
         .arg(state.join("queue.sock"))
@@ -59,7 +63,7 @@ async fn ctrl_c_stops_it_cleanly_and_leaves_no_container() -> anyhow::Result<()>
     let status = tokio::time::timeout(LIMIT, child.wait()).await.context("it does not stop")??;
     ensure!(status.success(), "it stopped with {status}");
     let engine = docker::connect(docker::SOCKET.as_ref())?;
-    ensure!(docker::sandboxes(&engine, NODE).await?.is_empty(), "a container is left");
+    ensure!(docker::sandboxes(&engine, &node()).await?.is_empty(), "a container is left");
     ensure!(!socket.exists(), "the socket is left");
     Ok(())
 }
