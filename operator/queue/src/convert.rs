@@ -41,13 +41,24 @@ pub(crate) fn duration(
     field: &str,
     value: Option<&prost_types::Duration>,
 ) -> Result<Option<Duration>, Fault> {
+    duration_to(field, value, MAX_DURATION)
+}
+
+/// A length of time of at most `most`.
+pub(crate) fn duration_to(
+    field: &str,
+    value: Option<&prost_types::Duration>,
+    most: Duration,
+) -> Result<Option<Duration>, Fault> {
     let Some(value) = value else { return Ok(None) };
     match Duration::try_from(*value) {
-        Ok(duration) if duration > Duration::ZERO && duration <= MAX_DURATION => Ok(Some(duration)),
-        _ => Err(user(
-            "InvalidDuration",
-            format!("{field} must be more than 0 and at most a year; leave it out for no limit"),
-        )),
+        Ok(duration) if duration > Duration::ZERO && duration <= most => Ok(Some(duration)),
+        _ => {
+            let most = most.as_secs();
+            let message =
+                format!("{field} must be more than 0 and at most {most} s, or be left out");
+            Err(user("InvalidDuration", message))
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rollwright_core::fault::Fault;
 use tokio::sync::Notify;
 
-/// Bytes that may wait for one reader.
+/// Bytes that may wait for one caller.
 pub(crate) const LIMIT: usize = 8 << 20;
 /// Items and bytes of one read at most (a gRPC message is at most 4 MiB).
 const READ_ITEMS: usize = 4096;
@@ -44,6 +44,8 @@ pub(crate) struct Mailbox<T: Weigh> {
     inner: Mutex<Inner<T>>,
     ready: Notify,
     budget: Arc<Budget>,
+    /// Bytes that may wait.
+    limit: usize,
 }
 
 #[derive(Debug)]
@@ -76,7 +78,7 @@ pub(crate) enum Written {
 }
 
 impl<T: Weigh> Mailbox<T> {
-    pub(crate) fn new(budget: Arc<Budget>) -> Self {
+    pub(crate) fn new(budget: Arc<Budget>, limit: usize) -> Self {
         let inner = Inner {
             items: VecDeque::new(),
             bytes: 0,
@@ -86,7 +88,7 @@ impl<T: Weigh> Mailbox<T> {
             fault: None,
             dirty: false,
         };
-        Self { inner: Mutex::new(inner), ready: Notify::new(), budget }
+        Self { inner: Mutex::new(inner), ready: Notify::new(), budget, limit }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner<T>> {
@@ -105,11 +107,9 @@ impl<T: Weigh> Mailbox<T> {
         if inner.closed {
             return Written::Closed;
         }
-        if inner.bytes >= LIMIT {
+        if inner.bytes >= self.limit {
             drop(inner);
-            let message =
-                "events piled up beyond 8 MiB unread: submit the same id again for the result";
-            self.close(Some(crate::fault::infrastructure("SlowReader", message)));
+            self.close(Some(slow_reader(self.limit)));
             return Written::Overflow;
         }
         for item in items {
@@ -202,6 +202,14 @@ impl<T: Weigh> Drop for Mailbox<T> {
     }
 }
 
+/// Why a stream that nobody reads is ended.
+pub(crate) fn slow_reader(bytes: usize) -> Fault {
+    let message = format!(
+        "{bytes} bytes of events were unread: read faster, or submit the same id again for the result"
+    );
+    crate::fault::infrastructure("SlowReader", message)
+}
+
 /// The reading end: closes the mailbox when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Reader<T: Weigh>(pub(crate) Arc<Mailbox<T>>);
@@ -233,7 +241,7 @@ mod tests {
     #[tokio::test]
     async fn reads_all_at_once_and_ends_after_the_last_end() {
         let budget = Arc::new(Budget::default());
-        let mailbox = Mailbox::new(Arc::clone(&budget));
+        let mailbox = Mailbox::new(Arc::clone(&budget), LIMIT);
         mailbox.expect(2);
         assert_eq!(mailbox.write(Item(10), true), Written::First);
         assert_eq!(mailbox.write(Item(20), true), Written::More);
@@ -247,7 +255,7 @@ mod tests {
     #[tokio::test]
     async fn a_slow_reader_loses_its_stream_and_nothing_else() {
         let budget = Arc::new(Budget::default());
-        let mailbox = Mailbox::new(Arc::clone(&budget));
+        let mailbox = Mailbox::new(Arc::clone(&budget), LIMIT);
         assert_eq!(mailbox.write(Item(LIMIT), false), Written::First);
         assert_eq!(mailbox.write(Item(1), false), Written::Overflow);
         assert_eq!(mailbox.write(Item(1), false), Written::Closed);

@@ -128,6 +128,8 @@ impl QueueServer {
             store,
             clock,
             budget: Arc::clone(&budget),
+            max_buffered_bytes: config.max_buffered_bytes,
+            numbers: Arc::default(),
             metrics: Arc::clone(&metrics),
             stopped: stopped.clone(),
         };

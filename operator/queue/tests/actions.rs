@@ -208,3 +208,48 @@ async fn a_burst_of_one_job_starves_nobody() {
     assert_eq!(order, ["g0", "g1", "g2", "g3", "m0"]);
     queue.stop().await;
 }
+
+#[tokio::test]
+async fn a_repeated_acquire_keeps_what_the_first_gives_up() {
+    use rollwright_core::{ids::QuotaName, quota::QuotaLimit};
+    let limit = QuotaLimit { concurrency: Some(1), rate: None };
+    let (_dir, queue, _agent) = queue_with_agent(|config| {
+        config.core.quotas.insert(QuotaName::new("q").unwrap(), limit);
+    })
+    .await;
+    let mut client = queue.client().await;
+    let acquire = |permit: &str| pb::AcquireRequest {
+        permit_id: permit.to_owned(),
+        quota: "q".to_owned(),
+        ..pb::AcquireRequest::default()
+    };
+    let release = |permit: &str| pb::ReleaseRequest {
+        permit_id: permit.to_owned(),
+        ..pb::ReleaseRequest::default()
+    };
+    client.acquire(acquire("held")).await.unwrap();
+    let wait = |permit: &str| {
+        let (mut client, request) = (client.clone(), acquire(permit));
+        tokio::spawn(async move { client.acquire(request).await.map(drop) })
+    };
+    let (first, second) = (wait("p"), wait("p"));
+    let third = wait("alone");
+    until(|| async {
+        let stats = client.clone().stats(pb::StatsRequest {}).await.unwrap().into_inner();
+        (stats.quotas[0].waiting == 2).then_some(())
+    })
+    .await;
+    first.abort();
+    third.abort();
+    // The one nobody else waits for goes; the other stays.
+    until(|| async {
+        let stats = client.clone().stats(pb::StatsRequest {}).await.unwrap().into_inner();
+        (stats.quotas[0].waiting == 1).then_some(())
+    })
+    .await;
+    client.release(release("held")).await.unwrap();
+    second.await.unwrap().unwrap();
+    let stats = client.stats(pb::StatsRequest {}).await.unwrap().into_inner();
+    assert_eq!((stats.quotas[0].running, stats.quotas[0].waiting), (1, 0));
+    queue.stop().await;
+}

@@ -194,3 +194,73 @@ async fn a_node_that_stays_away_is_a_typed_fault() {
     .await;
     queue.stop().await;
 }
+
+#[tokio::test]
+async fn large_starts_and_parallel_uploads_do_not_cut_the_link() {
+    let dir = tempfile::tempdir().unwrap();
+    let queue = TestQueue::start(config(dir.path()), dir.path()).await;
+    let node = Arc::<std::sync::Mutex<common::simulated_agent::Node>>::default();
+    let agent = SimulatedAgent::connect(dir.path(), "node-1", 32, node).await;
+    let mut caller = queue.client().await;
+    open(&mut caller, "t", "job").await;
+    // All of them can start in one round.
+    let requests = (0..32).map(|index| {
+        let mut request = action(&format!("a{index}"), "t", "true");
+        if let Some(command) = &mut request.command {
+            command.stdin = vec![b'x'; 1 << 20].into();
+        }
+        pb::ExecuteBatch { requests: vec![request] }
+    });
+    let requests = futures::stream::iter(requests.collect::<Vec<_>>());
+    let mut uploads = tokio::task::JoinSet::new();
+    for index in 0..24 {
+        let mut caller = caller.clone();
+        uploads.spawn(async move {
+            use pb::put_file_request::Part;
+            let target = pb::FileTarget {
+                trajectory_id: "t".to_owned(),
+                path: format!("/f{index}"),
+                ..pb::FileTarget::default()
+            };
+            let data = vec![Part::Data(vec![b'y'; 512 << 10].into()); 4];
+            let parts = std::iter::once(Part::Target(target)).chain(data);
+            let parts = parts.map(|part| pb::PutFileRequest { part: Some(part) });
+            let parts = futures::stream::iter(parts.collect::<Vec<_>>());
+            caller.put_file(parts).await.unwrap().into_inner().bytes
+        });
+    }
+    let mut stream = caller.execute_many(requests).await.unwrap().into_inner();
+    let mut finished = 0;
+    while let Some(batch) = stream.message().await.unwrap() {
+        finished += batch
+            .events
+            .iter()
+            .filter(|event| matches!(event.event, Some(pb::action_event::Event::Finished(_))))
+            .count();
+    }
+    assert_eq!(finished, 32);
+    while let Some(bytes) = uploads.join_next().await {
+        assert_eq!(bytes.unwrap(), 2 << 20);
+    }
+    assert!(!agent.task.is_finished(), "the first link is still up");
+    queue.stop().await;
+}
+
+#[tokio::test]
+async fn a_link_that_breaks_at_once_leaves_no_connected_node() {
+    let dir = tempfile::tempdir().unwrap();
+    let queue = TestQueue::start(config(dir.path()), dir.path()).await;
+    let mut caller = queue.client().await;
+    for _ in 0..20 {
+        SimulatedAgent::hello_and_gone(dir.path(), "node-1").await;
+    }
+    until(|| async {
+        let stats = caller.clone().stats(pb::StatsRequest {}).await.unwrap().into_inner();
+        stats.nodes.iter().all(|node| !node.connected).then_some(())
+    })
+    .await;
+    // And it can come back.
+    let _agent = SimulatedAgent::connect(dir.path(), "node-1", 2, Arc::default()).await;
+    open(&mut caller, "t", "job").await;
+    queue.stop().await;
+}

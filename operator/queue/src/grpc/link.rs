@@ -8,9 +8,10 @@ use pb::agent_message::Message;
 use rollwright_core::ids::NodeId;
 use rollwright_proto::v1 as pb;
 use rollwright_proto::v1::agent_link_server::AgentLink;
+use tokio::sync::oneshot;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::fault::{status, user};
+use crate::fault::{status, stopping, user};
 use crate::mailbox::Reader;
 use crate::scheduler::{Handle, Input};
 
@@ -46,17 +47,26 @@ impl AgentLink for LinkApi {
         let Some(Message::Hello(hello)) = messages.next().and_then(|first| first.message) else {
             return Err(invalid("the first message must be hello"));
         };
-        let outbox = self.handle.mailbox();
+        let outbox = self.handle.link_mailbox();
         let reader = Reader(std::sync::Arc::clone(&outbox));
-        let linked = self.handle.link_up(hello, outbox).await;
-        let (node, epoch) = linked.map_err(|fault| status(&fault))?;
-        let receiver = Receiver {
-            handle: self.handle.clone(),
-            node,
-            epoch,
-            patience: self.heartbeat * MISSING,
-        };
-        tokio::spawn(receiver.run(messages.collect(), incoming));
+        let (handle, patience) = (self.handle.clone(), self.heartbeat * MISSING);
+        let rest = messages.collect();
+        let (linked_tx, linked) = oneshot::channel();
+        // In a task of its own, which nobody cancels: whoever says that a link is up
+        // also says when it is down.
+        tokio::spawn(async move {
+            match handle.link_up(hello, outbox).await {
+                Ok((node, epoch)) => {
+                    // When the handler has gone, the stream breaks and ends the task.
+                    let _gone = linked_tx.send(Ok(()));
+                    Receiver { handle, node, epoch, patience }.run(rest, incoming).await;
+                }
+                // Who has gone does not want the answer.
+                Err(fault) => drop(linked_tx.send(Err(fault))),
+            }
+        });
+        let linked = linked.await.unwrap_or_else(|_| Err(stopping()));
+        linked.map_err(|fault| status(&fault))?;
         let outgoing = stream::unfold(reader, |reader| async move {
             let read = reader.read().await?;
             let batch = read.map(|messages| pb::QueueBatch { messages });

@@ -43,7 +43,7 @@ pub(super) async fn release(
         let duration = std::time::Duration::try_from_secs_f64(seconds).ok();
         retry_after = duration.and_then(|duration| duration.try_into().ok());
         if retry_after.is_none() {
-            let message = "retry_after_s must be a number of seconds above 0";
+            let message = "retry_after_s must be a number of seconds, not below 0";
             return Err(crate::fault::user("InvalidQuery", message).into());
         }
     }

@@ -47,7 +47,7 @@ pub(super) struct Action {
     pub(super) job: JobId,
     pub(super) trajectory: TrajectoryId,
     pub(super) profile: Option<Arc<ProfileEntry>>,
-    /// What is sent to the agent; dropped once the program runs.
+    /// What is sent to the agent; dropped at its end.
     pub(super) request: Option<Arc<pb::ExecuteRequest>>,
     pub(super) submitted: Time,
     /// Charged to the budget.
@@ -144,11 +144,7 @@ impl Scheduler {
         };
         let cost = convert::resolve(&mut request, &entry.profile)?;
         let bytes = convert::request_bytes(&request);
-        let most = self.config.max_buffered_bytes;
-        if self.budget.used() + bytes > most {
-            let message = format!("{most} bytes of requests and output are held: try again later");
-            return Err(full(message));
-        }
+        self.check_budget(bytes)?;
         let now = self.now();
         let action = Action {
             job,
@@ -168,6 +164,16 @@ impl Scheduler {
             node: None,
         };
         self.admit(id, action, cost, None)
+    }
+
+    /// Refuses what would take memory that is not there.
+    pub(super) fn check_budget(&self, bytes: usize) -> Result<(), Fault> {
+        let most = self.config.max_buffered_bytes;
+        if self.budget.used().saturating_add(bytes) > most {
+            let message = format!("{most} bytes of requests and output are held: try again later");
+            return Err(full(message));
+        }
+        Ok(())
     }
 
     /// Gives an action to the core. `submitted` is set for one from the store.

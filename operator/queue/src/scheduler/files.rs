@@ -1,5 +1,6 @@
 //! Files on their way between callers and sandboxes. At most one MiB is in flight
-//! beyond the credit that the receiver gave, so a slow side holds up only itself.
+//! beyond the credit that the receiver gave, less where many share a link, so a slow
+//! side holds up only itself.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use rollwright_core::ids::{NodeId, TrajectoryId};
 use rollwright_proto::v1 as pb;
 
 use super::Scheduler;
-use super::input::{Reply, TransferEvent};
+use super::input::TransferEvent;
 use crate::auth::Caller;
 use crate::convert;
 use crate::fault::{full, infrastructure, user};
@@ -19,39 +20,42 @@ use crate::mailbox::{Mailbox, Written};
 
 /// Transfers at once.
 const MOST: usize = 1024;
+/// Bytes that the uploads to one node share as their windows, and what each gets of
+/// it at least and at most.
+const NODE_WINDOW: u64 = 8 << 20;
+const MIN_WINDOW: u64 = 32 << 10;
+const MAX_WINDOW: u64 = 1 << 20;
 
 /// All transfers under way.
 #[derive(Default)]
 pub(super) struct Transfers {
-    next: u64,
     open: HashMap<u64, Under>,
 }
 
 struct Under {
     node: NodeId,
     trajectory: TrajectoryId,
+    put: bool,
     to: Arc<Mailbox<TransferEvent>>,
 }
 
 impl Transfers {
-    fn write(&mut self, node: &NodeId, transfer: u64, event: TransferEvent) {
+    /// Tells the caller; false when it does not read any more.
+    fn write(&self, node: &NodeId, transfer: u64, event: TransferEvent) -> bool {
         let Some(under) = self.open.get(&transfer).filter(|under| under.node == *node) else {
-            return;
+            return true;
         };
         match under.to.write(event, false) {
             Written::First | Written::More => under.to.wake(),
-            Written::Closed | Written::Overflow => {
-                self.open.remove(&transfer);
-            }
+            Written::Closed | Written::Overflow => return false,
         }
+        true
     }
 
-    pub(super) fn data(&mut self, node: &NodeId, transfer: u64, data: Bytes, last: bool) {
-        self.write(node, transfer, TransferEvent::Data(data, last));
-    }
-
-    pub(super) fn credit(&mut self, node: &NodeId, transfer: u64, bytes: u64) {
-        self.write(node, transfer, TransferEvent::Credit(bytes));
+    /// Bytes that a further upload to this node may send at once.
+    fn window(&self, node: &NodeId) -> u64 {
+        let puts = self.open.values().filter(|under| under.put && under.node == *node).count();
+        (NODE_WINDOW / (puts as u64 + 1)).clamp(MIN_WINDOW, MAX_WINDOW)
     }
 
     pub(super) fn done(&mut self, node: &NodeId, transfer: u64, fault: Option<Fault>) {
@@ -90,22 +94,18 @@ impl Transfers {
 }
 
 impl Scheduler {
+    /// What an agent says to the caller of a transfer.
+    pub(super) fn file_event(&mut self, node: &NodeId, transfer: u64, event: TransferEvent) {
+        if !self.transfers.write(node, transfer, event) {
+            self.file_end(transfer, false);
+        }
+    }
+
+    /// Begins a transfer; returns how many bytes may be sent at once.
     pub(super) fn file_open(
         &mut self,
         caller: &Caller,
-        target: pb::FileTarget,
-        put: bool,
-        to: Arc<Mailbox<TransferEvent>>,
-        reply: Reply<u64>,
-    ) {
-        let opened = self.try_file_open(caller, target, put, to);
-        // A caller that has gone ends the transfer.
-        let _gone = reply.send(opened);
-    }
-
-    fn try_file_open(
-        &mut self,
-        caller: &Caller,
+        transfer: u64,
         target: pb::FileTarget,
         put: bool,
         to: Arc<Mailbox<TransferEvent>>,
@@ -128,14 +128,14 @@ impl Scheduler {
         if self.transfers.open.len() >= MOST {
             return Err(full(format!("{MOST} files are on their way: try again later")));
         }
-        self.transfers.next += 1;
-        let transfer = self.transfers.next;
-        self.transfers.open.insert(transfer, Under { node: node.clone(), trajectory, to });
+        self.check_budget(0)?;
+        let window = self.transfers.window(&node);
+        self.transfers.open.insert(transfer, Under { node: node.clone(), trajectory, put, to });
         self.send_file(
             &node,
             ToAgent::FileOpen(pb::FileOpen { transfer, target: Some(target), put }),
         );
-        Ok(transfer)
+        Ok(window)
     }
 
     pub(super) fn file_data(&mut self, transfer: u64, data: Bytes, last: bool) {

@@ -1,6 +1,7 @@
 //! How the servers talk to the scheduler.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use rollwright_core::fault::Fault;
@@ -14,12 +15,12 @@ use crate::auth::Caller;
 use crate::clock::Clock;
 use crate::convert;
 use crate::fault::{infrastructure, stopping, user};
-use crate::mailbox::{Budget, Mailbox, Reader};
+use crate::mailbox::{Budget, LIMIT, Mailbox, Reader};
 use crate::metrics::Metrics;
 use crate::store::{Ended, Store};
 
-/// Bytes that may be on their way beyond the receiver's credit.
-const WINDOW: u64 = 1 << 20;
+/// Bytes of small orders and file data that may wait for an agent.
+const LINK_ROOM: usize = 256 << 20;
 /// Largest piece of a file in one message.
 const PIECE: usize = 256 << 10;
 
@@ -30,6 +31,10 @@ pub(crate) struct Handle {
     pub(crate) store: Arc<Store>,
     pub(crate) clock: Clock,
     pub(crate) budget: Arc<Budget>,
+    /// Bytes of requests and outputs held at most.
+    pub(crate) max_buffered_bytes: usize,
+    /// Numbers of transfers and of waiting callers.
+    pub(crate) numbers: Arc<AtomicU64>,
     pub(crate) metrics: Arc<Metrics>,
     /// Cancelled when the queue stops.
     pub(crate) stopped: CancellationToken,
@@ -63,7 +68,19 @@ impl Handle {
     }
 
     pub(crate) fn mailbox<T: crate::mailbox::Weigh>(&self) -> Arc<Mailbox<T>> {
-        Arc::new(Mailbox::new(Arc::clone(&self.budget)))
+        Arc::new(Mailbox::new(Arc::clone(&self.budget), LIMIT))
+    }
+
+    /// For orders to an agent. What waits in it is bounded elsewhere: starts by the
+    /// budget of requests, file data by its windows. Only an agent that does not
+    /// read at all comes near this limit.
+    pub(crate) fn link_mailbox(&self) -> Arc<Mailbox<pb::QueueMessage>> {
+        let limit = self.max_buffered_bytes.saturating_mul(2).saturating_add(LINK_ROOM);
+        Arc::new(Mailbox::new(Arc::clone(&self.budget), limit))
+    }
+
+    fn number(&self) -> u64 {
+        self.numbers.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     /// Submits one action; the reader gets its events to the end.
@@ -133,13 +150,11 @@ impl Handle {
         caller: Caller,
         request: pb::AcquireRequest,
     ) -> Result<pb::AcquireResponse, Fault> {
-        let mut guard = GiveUp {
-            handle: self.clone(),
-            caller: Some(caller.clone()),
-            permit_id: request.permit_id.clone(),
-        };
-        let acquired = self.call(|reply| Input::Acquire { caller, request, reply }).await;
-        guard.caller = None;
+        let waiter = self.number();
+        let mut guard =
+            GiveUp { handle: self.clone(), permit_id: Some(request.permit_id.clone()), waiter };
+        let acquired = self.call(|reply| Input::Acquire { caller, request, waiter, reply }).await;
+        guard.permit_id = None;
         acquired
     }
 
@@ -167,32 +182,39 @@ impl Handle {
     ) -> Result<Transfer, Fault> {
         let mailbox = self.mailbox();
         let to = Arc::clone(&mailbox);
-        let id = self.call(|reply| Input::FileOpen { caller, target, put, to, reply }).await?;
-        Ok(Transfer {
-            id,
+        let transfer = self.number();
+        // Made first: a caller that goes away while it waits ends the transfer too.
+        let mut opened = Transfer {
+            id: transfer,
             handle: self.clone(),
             events: Reader(mailbox),
             pending: std::collections::VecDeque::new(),
-            window: WINDOW,
+            window: 0,
             over: false,
-        })
+        };
+        let open = |reply| Input::FileOpen { transfer, caller, target, put, to, reply };
+        match self.call(open).await {
+            Ok(window) => opened.window = window,
+            Err(fault) => {
+                opened.over = true;
+                return Err(fault);
+            }
+        }
+        Ok(opened)
     }
 }
 
-/// Returns a permit whose caller went away while it waited.
+/// Tells the scheduler that a caller went away while it waited for a permit.
 struct GiveUp {
     handle: Handle,
-    caller: Option<Caller>,
-    permit_id: String,
+    permit_id: Option<String>,
+    waiter: u64,
 }
 
 impl Drop for GiveUp {
     fn drop(&mut self) {
-        let Some(caller) = self.caller.take() else { return };
-        let permit_id = std::mem::take(&mut self.permit_id);
-        let request = pb::ReleaseRequest { permit_id, retry_after: None };
-        let (reply, _) = oneshot::channel();
-        self.handle.post(Input::Release { caller, request, reply });
+        let Some(permit_id) = self.permit_id.take() else { return };
+        self.handle.post(Input::GiveUp { permit_id, waiter: self.waiter });
     }
 }
 

@@ -73,12 +73,19 @@ pub(crate) enum Input {
     Acquire {
         caller: Caller,
         request: pb::AcquireRequest,
+        /// Names this call among those that wait for the same permit.
+        waiter: u64,
         reply: Reply<pb::AcquireResponse>,
     },
     Release {
         caller: Caller,
         request: pb::ReleaseRequest,
         reply: Reply<()>,
+    },
+    /// A call that waited for a permit has gone.
+    GiveUp {
+        permit_id: String,
+        waiter: u64,
     },
     Stats {
         reply: oneshot::Sender<pb::StatsResponse>,
@@ -100,10 +107,12 @@ pub(crate) enum Input {
     },
     Stored(Result<Vec<Durable>, StoreError>),
     FileOpen {
+        transfer: u64,
         caller: Caller,
         target: pb::FileTarget,
         put: bool,
         to: Arc<Mailbox<TransferEvent>>,
+        /// Bytes that may be sent at once.
         reply: Reply<u64>,
     },
     FileData {

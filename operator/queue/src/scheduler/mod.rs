@@ -216,7 +216,10 @@ impl Scheduler {
             Input::Open { caller, request, reply } => self.open(&caller, request, reply),
             Input::Close { caller, trajectory, reply } => self.close(&caller, trajectory, reply),
             Input::Look { caller, trajectory, reply } => self.look(&caller, &trajectory, reply),
-            Input::Acquire { caller, request, reply } => self.acquire(&caller, &request, reply),
+            Input::Acquire { caller, request, waiter, reply } => {
+                self.acquire(&caller, &request, waiter, reply);
+            }
+            Input::GiveUp { permit_id, waiter } => self.give_up(&permit_id, waiter),
             Input::Release { caller, request, reply } => self.release(&caller, &request, reply),
             Input::Stats { reply } => {
                 let stats = self.core.stats();
@@ -228,8 +231,11 @@ impl Scheduler {
             Input::LinkDown { node, epoch } => self.link_down(&node, epoch),
             Input::Stored(Ok(durable)) => self.stored(durable),
             Input::Stored(Err(error)) => self.failed = Some(error),
-            Input::FileOpen { caller, target, put, to, reply } => {
-                self.file_open(&caller, target, put, to, reply);
+            Input::FileOpen { transfer, caller, target, put, to, reply } => {
+                let opened = self.file_open(&caller, transfer, target, put, to);
+                if reply.send(opened).is_err() {
+                    self.file_end(transfer, false);
+                }
             }
             Input::FileData { transfer, data, last } => self.file_data(transfer, data, last),
             Input::FileCredit { transfer, bytes } => self.file_credit(transfer, bytes),

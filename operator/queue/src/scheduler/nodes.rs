@@ -12,7 +12,7 @@ use rollwright_proto::v1 as pb;
 
 use super::Scheduler;
 use super::actions::Action;
-use super::input::Reply;
+use super::input::{Reply, TransferEvent};
 use crate::convert;
 use crate::fault::{self, infrastructure};
 use crate::mailbox::{Mailbox, Written};
@@ -58,14 +58,16 @@ impl Scheduler {
             old.outbox.close(Some(infrastructure("LinkReplaced", message)));
             self.transfers.end_node(&node, &node_away(&node));
         }
-        // A link that has gone says so in its next input.
-        let _gone = reply.send(Ok((node.clone(), epoch)));
-        let heartbeat = self.config.heartbeat.try_into().ok();
-        self.send(&node, message(ToAgent::Welcome(pb::Welcome { epoch, heartbeat })));
         for live in &up.actions {
             self.take_in(&node, live);
         }
+        // Before anything is sent: a link that is found closed then goes down again.
         self.events.push(Event::NodeUp(up));
+        if reply.send(Ok((node.clone(), epoch))).is_err() {
+            return self.link_down(&node, epoch);
+        }
+        let heartbeat = self.config.heartbeat.try_into().ok();
+        self.send(&node, message(ToAgent::Welcome(pb::Welcome { epoch, heartbeat })));
         let warm = self.config.templates.iter().filter(|(_, template)| template.warm > 0);
         let warm: Vec<pb::WarmSandboxes> = warm
             .map(|(name, template)| {
@@ -182,11 +184,11 @@ impl Scheduler {
             }
             FromAgent::ActionEnded(ended) => Some(self.ended_report(node, ended)?),
             FromAgent::FileData(file) => {
-                self.transfers.data(node, file.transfer, file.data, file.last);
+                self.file_event(node, file.transfer, TransferEvent::Data(file.data, file.last));
                 None
             }
             FromAgent::FileCredit(credit) => {
-                self.transfers.credit(node, credit.transfer, credit.bytes);
+                self.file_event(node, credit.transfer, TransferEvent::Credit(credit.bytes));
                 None
             }
             FromAgent::FileDone(done) => {
@@ -210,11 +212,14 @@ impl Scheduler {
             }
             None => End::Failed(unnamed()),
         };
-        if let Some(action) = self.actions.get_mut(&id)
+        let here = self.is_on(&id, node);
+        if let Some(action) = self.actions.get_mut(&id).filter(|_| here)
             && action.ended.is_none()
+            && action.report.as_ref().is_none_or(|(attempt, _)| *attempt <= ended.attempt)
             && let Some(details) = ended.end
         {
-            action.report = Some((ended.attempt, details));
+            // Of one that was not started nobody but this queue knows the end.
+            action.report = (!ended.not_started).then_some((ended.attempt, details));
             action.node = Some(node.clone());
         }
         Ok(NodeReport::ActionEnded {
@@ -223,6 +228,13 @@ impl Scheduler {
             end,
             not_started: ended.not_started,
         })
+    }
+
+    /// True when an action's sandbox is on this node: others have no say in it.
+    pub(super) fn is_on(&self, action: &ActionId, node: &NodeId) -> bool {
+        let action = self.actions.get(action);
+        let trajectory = action.and_then(|action| self.trajectories.get(&action.trajectory));
+        trajectory.is_some_and(|trajectory| trajectory.node.as_ref() == Some(node))
     }
 
     /// Carries out an order of the core to a node.
@@ -280,8 +292,8 @@ impl Scheduler {
             }
             // While its end is not durable, that is what the agent waits for.
             NodeOrder::Forget(action) => match self.actions.get_mut(&action) {
-                Some(live) => live.node = Some(node.clone()),
-                None => self.acknowledge(node, &action),
+                Some(live) if live.ended.is_some() => live.node = Some(node.clone()),
+                _ => self.acknowledge(node, &action),
             },
         }
     }
@@ -294,7 +306,9 @@ impl Scheduler {
 
     /// Sends a message about a trajectory, after its placement is durable.
     fn send_for(&mut self, node: &NodeId, id: &TrajectoryId, message: pb::QueueMessage) {
-        match self.trajectories.get_mut(id).and_then(|open| open.held.as_mut()) {
+        // One of the same id on another node has nothing to do with this record.
+        let open = self.trajectories.get_mut(id).filter(|open| open.node.as_ref() == Some(node));
+        match open.and_then(|open| open.held.as_mut()) {
             Some(held) => held.push(message),
             None => self.send(node, message),
         }

@@ -1,5 +1,6 @@
 //! Permits of quotas that callers hold themselves.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use rollwright_core::fault::Fault;
@@ -16,12 +17,18 @@ use crate::fault::user;
 
 /// When a permit returns by itself, unless its caller says otherwise.
 const TTL: Duration = Duration::from_mins(10);
+/// The longest time to live that a caller may ask for.
+const MAX_TTL: Duration = Duration::from_hours(1);
+/// The longest time for which one caller can keep everybody away from an API.
+const MAX_RETRY_AFTER: Duration = Duration::from_mins(10);
 
 /// A permit, waiting or held.
 pub(super) struct Permit {
     job: JobId,
     granted: Option<pb::AcquireResponse>,
-    waiters: Vec<Reply<pb::AcquireResponse>>,
+    waiters: Vec<(u64, Reply<pb::AcquireResponse>)>,
+    /// Calls that were told that they have it.
+    holders: HashSet<u64>,
 }
 
 impl Scheduler {
@@ -29,6 +36,7 @@ impl Scheduler {
         &mut self,
         caller: &Caller,
         request: &pb::AcquireRequest,
+        waiter: u64,
         reply: Reply<pb::AcquireResponse>,
     ) {
         let (job, acquire) = match self.parse_acquire(caller, request) {
@@ -44,12 +52,21 @@ impl Scheduler {
                 drop(reply.send(Err(user("PermitIdReused", message))));
             }
             Some(permit) => match permit.granted {
-                // A caller that has gone does not want the answer.
-                Some(granted) => drop(reply.send(Ok(granted))),
-                None => permit.waiters.push(reply),
+                // One that has gone holds nothing.
+                Some(granted) => {
+                    if reply.send(Ok(granted)).is_ok() {
+                        permit.holders.insert(waiter);
+                    }
+                }
+                None => {
+                    permit.waiters.retain(|(_, waiting)| !waiting.is_closed());
+                    permit.waiters.push((waiter, reply));
+                }
             },
             None => {
-                self.permits.insert(id, Permit { job, granted: None, waiters: vec![reply] });
+                let waiters = vec![(waiter, reply)];
+                let holders = HashSet::new();
+                self.permits.insert(id, Permit { job, granted: None, waiters, holders });
                 self.events.push(Event::Acquire(acquire));
             }
         }
@@ -66,7 +83,7 @@ impl Scheduler {
             quota: QuotaName::new(&request.quota).map_err(convert::bad_id)?,
             amount: request.amount.max(1),
             deadline: deadline.map(|after| self.now() + after),
-            ttl: convert::duration("ttl", request.ttl.as_ref())?.unwrap_or(TTL),
+            ttl: convert::duration_to("ttl", request.ttl.as_ref(), MAX_TTL)?.unwrap_or(TTL),
         };
         Ok((caller.job(&request.job)?, acquire))
     }
@@ -77,10 +94,13 @@ impl Scheduler {
         request: &pb::ReleaseRequest,
         reply: Reply<()>,
     ) {
-        let parsed = PermitId::new(&request.permit_id).map_err(convert::bad_id).and_then(|id| {
-            Ok((id, convert::duration("retry_after", request.retry_after.as_ref())?))
-        });
-        let answer = parsed.map(|(permit, retry_after)| {
+        // It goes back whatever the rest of the request says: 0 is no time at all, and
+        // too long is as long as may be.
+        let retry_after = request.retry_after.and_then(|after| Duration::try_from(after).ok());
+        let retry_after = retry_after.filter(|after| *after > Duration::ZERO);
+        let retry_after = retry_after.map(|after| after.min(MAX_RETRY_AFTER));
+        let permit = PermitId::new(&request.permit_id).map_err(convert::bad_id);
+        let answer = permit.map(|permit| {
             if self.permits.get(&permit).is_some_and(|held| caller.may_use(&held.job)) {
                 self.events.push(Event::Release { permit, retry_after });
             }
@@ -94,16 +114,35 @@ impl Scheduler {
         let Some(permit) = self.permits.get_mut(id) else { return };
         let response = pb::AcquireResponse { queue_s };
         permit.granted = Some(response);
-        for waiter in permit.waiters.drain(..) {
-            // Its caller sends a release when it has gone.
-            let _gone = waiter.send(Ok(response));
+        for (waiter, reply) in permit.waiters.drain(..) {
+            if reply.send(Ok(response)).is_ok() {
+                permit.holders.insert(waiter);
+            }
+        }
+        self.return_unheld(id);
+    }
+
+    /// A call has gone without its answer. The permit goes back only when nobody
+    /// else waits for it or holds it.
+    pub(super) fn give_up(&mut self, permit_id: &str, waiter: u64) {
+        let Ok(id) = PermitId::new(permit_id) else { return };
+        let Some(permit) = self.permits.get_mut(&id) else { return };
+        permit.waiters.retain(|(other, _)| *other != waiter);
+        permit.holders.remove(&waiter);
+        self.return_unheld(&id);
+    }
+
+    fn return_unheld(&mut self, id: &PermitId) {
+        let Some(permit) = self.permits.get(id) else { return };
+        if permit.holders.is_empty() && permit.waiters.is_empty() {
+            self.events.push(Event::Release { permit: id.clone(), retry_after: None });
         }
     }
 
     pub(super) fn permit_ended(&mut self, id: &PermitId, fault: Option<&Fault>) {
         let Some(permit) = self.permits.remove(id) else { return };
         let returned = || user("PermitReturned", format!("permit `{id}` was returned"));
-        for waiter in permit.waiters {
+        for (_, waiter) in permit.waiters {
             // A caller that has gone does not want the answer.
             let _gone = waiter.send(Err(fault.cloned().unwrap_or_else(returned)));
         }

@@ -76,7 +76,6 @@ impl Scheduler {
             self.metrics.running.inc();
         }
         action.node = Some(node.clone());
-        action.request = None;
         let subscribers = action.subscribers.clone();
         for to in &subscribers {
             self.tell(to, convert::event(id.as_str(), Happened::Started(started.clone())), false);
@@ -86,15 +85,16 @@ impl Scheduler {
     /// A piece of output from an agent.
     pub(super) fn output(&mut self, node: &NodeId, message: pb::ActionOutput) {
         let Some(mut output) = message.output else { return };
-        let Some((id, action)) = self.actions.get_key_value(message.action_id.as_str()) else {
+        let Some((id, _)) = self.actions.get_key_value(message.action_id.as_str()) else {
             return;
         };
         let id = id.clone();
-        let placed = self.trajectories.get(&action.trajectory).and_then(|t| t.node.as_ref());
-        if placed != Some(node) || action.ended.is_some() {
+        if !self.is_on(&id, node) {
             return;
         }
-        let Some(action) = self.actions.get_mut(&id) else { return };
+        let Some(action) = self.actions.get_mut(&id).filter(|action| action.ended.is_none()) else {
+            return;
+        };
         // What came before a reconnection comes again: take only what is new.
         let end = message.offset.saturating_add(output.data.len() as u64);
         if end <= action.output_next {

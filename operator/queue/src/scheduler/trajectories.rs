@@ -177,9 +177,12 @@ impl Scheduler {
             job: trajectory.job.clone(),
             memory: trajectory.spec.memory_bytes,
             min_cores: 1,
-            // One that was placed before a restart is there, or lost: its node says.
-            deadline: trajectory.open_by.filter(|_| trajectory.node.is_none()),
-            placed: trajectory.node.clone().map(|node| Placed { node, ready: true }),
+            // One that was ready before a restart is there, or lost: its node says.
+            deadline: trajectory.open_by.filter(|_| !trajectory.was_ready),
+            placed: trajectory
+                .node
+                .clone()
+                .map(|node| Placed { node, ready: trajectory.was_ready }),
         }));
     }
 

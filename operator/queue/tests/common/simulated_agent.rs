@@ -26,7 +26,7 @@ pub struct Node {
     /// In the order of starts.
     pub order: Vec<String>,
     pub acknowledged: Vec<String>,
-    files: HashMap<String, Vec<u8>>,
+    pub files: HashMap<String, Vec<u8>>,
     puts: HashMap<u64, String>,
 }
 
@@ -81,6 +81,16 @@ impl SimulatedAgent {
             }
         });
         Self { node, out, task, epoch: welcome.epoch }
+    }
+
+    /// Says hello, and breaks the connection before the answer.
+    pub async fn hello_and_gone(dir: &Path, name: &str) {
+        let channel = super::channel(dir.join("agents.sock")).await;
+        let (out, messages) = mpsc::unbounded_channel();
+        send(&out, vec![ToQueue::Hello(hello(name, 2, &Node::default()))]);
+        let mut client = AgentLinkClient::new(channel);
+        let link = client.link(UnboundedReceiverStream::new(messages));
+        drop(tokio::time::timeout(Duration::from_micros(500), link).await);
     }
 
     /// Ends a held action.
