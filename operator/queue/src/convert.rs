@@ -18,6 +18,8 @@ use crate::mailbox::Weigh;
 const MAX_STDIN: usize = 1 << 20;
 /// Largest request: an agent takes messages of 4 MiB at most.
 const MAX_REQUEST: usize = 2 << 20;
+/// Choices of CPU units that a request may list.
+const MAX_UNITS: usize = 64;
 /// Largest environment of a trajectory.
 const MAX_ENV: usize = 256 << 10;
 /// Largest output that can be kept of each of head and tail.
@@ -121,6 +123,10 @@ pub(crate) fn cost<'a>(
     units: &[f64],
     quota: impl IntoIterator<Item = (&'a String, &'a u32)>,
 ) -> Result<Cost, Fault> {
+    if units.len() > MAX_UNITS {
+        let message = format!("cpu_units must list at most {MAX_UNITS} choices");
+        return Err(user("CpuUnits", message));
+    }
     let cpu = UnitChoice::from_f64(units).map_err(|error| user("CpuUnits", error.to_string()))?;
     let mut amounts = BTreeMap::new();
     for (name, amount) in quota {
@@ -132,7 +138,9 @@ pub(crate) fn cost<'a>(
 /// About how many bytes a request takes in memory.
 pub(crate) fn request_bytes(request: &pb::ExecuteRequest) -> usize {
     // The record of an action itself is about this large.
-    512 + request.command.as_ref().map_or(0, command_bytes)
+    let quota: usize = request.quota.keys().map(|name| name.len() + 64).sum();
+    let units = request.cpu_units.len() * 16;
+    512 + quota + units + request.command.as_ref().map_or(0, command_bytes)
 }
 
 fn command_bytes(command: &pb::Command) -> usize {

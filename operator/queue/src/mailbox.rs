@@ -10,6 +10,8 @@ use tokio::sync::Notify;
 
 /// Bytes that may wait for one caller.
 pub(crate) const LIMIT: usize = 8 << 20;
+/// From how many bytes on a mailbox is worth a look when memory is short.
+const LARGE: usize = 4 << 10;
 /// Items and bytes of one read at most (a gRPC message is at most 4 MiB).
 const READ_ITEMS: usize = 4096;
 const READ_BYTES: usize = 1 << 20;
@@ -62,6 +64,8 @@ struct Inner<T> {
     fault: Option<Fault>,
     /// It was written to and the reader was not woken yet.
     dirty: bool,
+    /// More than a little waited once.
+    large: bool,
 }
 
 /// What became of a write.
@@ -87,6 +91,7 @@ impl<T: Weigh> Mailbox<T> {
             closed: false,
             fault: None,
             dirty: false,
+            large: false,
         };
         Self { inner: Mutex::new(inner), ready: Notify::new(), budget, limit }
     }
@@ -124,10 +129,20 @@ impl<T: Weigh> Mailbox<T> {
         if std::mem::replace(&mut inner.dirty, true) { Written::More } else { Written::First }
     }
 
-    /// Wakes the reader.
-    pub(crate) fn wake(&self) {
-        self.lock().dirty = false;
+    /// Wakes the reader. True once, when more than a little waits.
+    pub(crate) fn wake(&self) -> bool {
+        let mut inner = self.lock();
+        inner.dirty = false;
+        let large = inner.bytes >= LARGE && !inner.large;
+        inner.large |= large;
+        drop(inner);
         self.ready.notify_one();
+        large
+    }
+
+    /// Bytes that wait.
+    pub(crate) fn unread(&self) -> usize {
+        self.lock().bytes
     }
 
     /// The reader waits for the ends of `count` more actions.

@@ -24,6 +24,10 @@ pub struct Metrics {
     pub(crate) commit_batch: Histogram,
     pub(crate) commit_seconds: Histogram,
     pub(crate) slow_readers: IntCounter,
+    pub(crate) output_lost: IntCounter,
+    pub(crate) evicted: IntCounter,
+    pub(crate) exclusive_cores: IntGauge,
+    pub(crate) shared_cores: IntGauge,
 }
 
 /// From 100 us to about 28 minutes.
@@ -66,7 +70,7 @@ impl Metrics {
         let micros = (0..12).map(|step| 1e-5 * 3_f64.powi(step)).collect::<Vec<_>>();
         Ok(Self {
             waiting: gauge("waiting_actions", "Actions accepted and not started")?,
-            running: gauge("running_actions", "Actions granted and not ended")?,
+            running: gauge("running_actions", "Actions started and not ended")?,
             trajectories: gauge("trajectories", "Trajectories open, or on their way in or out")?,
             links: gauge("links", "Agents with a live link")?,
             buffered_bytes: gauge("buffered_bytes", "Bytes of requests and outputs in memory")?,
@@ -89,6 +93,16 @@ impl Metrics {
             )?,
             commit_seconds: histogram("commit_seconds", "One commit to the store", micros)?,
             slow_readers: counter("slow_readers_total", "Streams ended because nobody read them")?,
+            output_lost: counter(
+                "output_lost_bytes_total",
+                "Bytes of output dropped since too much was held in memory",
+            )?,
+            evicted: counter(
+                "results_evicted_total",
+                "Results dropped before their time, since there were too many",
+            )?,
+            exclusive_cores: gauge("exclusive_cores", "Cores granted exclusively, on all nodes")?,
+            shared_cores: gauge("shared_cores", "Cores that shares occupy, on all nodes")?,
             registry,
         })
     }

@@ -23,14 +23,14 @@ use tonic::transport::ServerTlsConfig;
 use crate::auth::{ApiKeys, Caller};
 use crate::clock::Clock;
 use crate::config::QueueConfig;
-use crate::fault::status;
+use crate::fault::{full, infrastructure, status};
 use crate::grpc::{ActionApi, LinkApi};
 use crate::http;
 use crate::http::ApiError;
 use crate::listen::{AgentListen, Bound, Listen, ListenError, MetricsListen};
 use crate::mailbox::Budget;
 use crate::metrics::Metrics;
-use crate::scheduler::{Handle, INBOX, Input, Lookup, Parts, Scheduler};
+use crate::scheduler::{self, Handle, INBOX, Input, Lookup, Parts, Scheduler};
 use crate::store::{Retention, Store, StoreError, Writer};
 
 /// Time for open streams to end at a shutdown.
@@ -117,11 +117,16 @@ impl QueueServer {
         let store = Arc::new(store);
 
         let (inbox_tx, inbox) = mpsc::channel(INBOX);
-        let stored = inbox_tx.clone();
         // After a shutdown nobody needs to know what became durable.
-        let notify = move |outcome| drop(stored.blocking_send(Input::Stored(outcome)));
+        let last = LastWords { inbox: inbox_tx.clone(), thread: "store-writer" };
+        let notify = move |outcome| {
+            let LastWords { inbox, .. } = &last;
+            drop(inbox.blocking_send(Input::Stored(outcome)));
+        };
         let writer = Writer::spawn(Arc::clone(&store), clock, Arc::clone(&metrics), notify)?;
-        let lookups = spawn_lookups(Arc::clone(&store), clock, inbox_tx.clone())?;
+        let most = config.max_buffered_bytes;
+        let lookups =
+            spawn_lookups(Arc::clone(&store), clock, inbox_tx.clone(), Arc::clone(&budget), most)?;
         let stopped = CancellationToken::new();
         let handle = Handle {
             inbox: inbox_tx,
@@ -174,17 +179,22 @@ impl QueueServer {
         }
         drop(self.handle);
         let mut scheduler = tokio::spawn(self.scheduler.run(self.inbox, stopped.clone()));
+        let mut scheduled = None;
         let early = tokio::select! {
             () = shutdown.cancelled() => None,
-            ended = &mut scheduler => Some(ended.map_err(QueueError::from).and_then(|ran| Ok(ran?))),
+            ended = &mut scheduler => {
+                scheduled = Some(ended);
+                None
+            }
             ended = servers.join_next() => {
                 Some(ended.unwrap_or(Ok(Ok(()))).map_err(QueueError::from).and_then(|ran| ran))
             }
         };
         stopped.cancel();
-        if !scheduler.is_finished() {
-            scheduler.await??;
-        }
+        let scheduled = match scheduled {
+            Some(ended) => ended,
+            None => scheduler.await,
+        };
         let drained = tokio::time::timeout(DRAIN, async {
             while let Some(ended) = servers.join_next().await {
                 if let Ok(Err(error)) = ended {
@@ -195,7 +205,24 @@ impl QueueServer {
         if drained.await.is_err() {
             tracing::warn!("some connections did not end within {DRAIN:?}");
         }
+        scheduled??;
         early.unwrap_or(Ok(()))
+    }
+}
+
+/// Ends the queue when the thread that holds it panics: nobody else would notice.
+struct LastWords {
+    inbox: mpsc::Sender<Input>,
+    thread: &'static str,
+}
+
+impl Drop for LastWords {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let error = StoreError::Panicked { thread: self.thread };
+            // After a shutdown nobody needs to know.
+            drop(self.inbox.blocking_send(Input::Stored(Err(error))));
+        }
     }
 }
 
@@ -204,12 +231,27 @@ fn spawn_lookups(
     store: Arc<Store>,
     clock: Clock,
     inbox: mpsc::Sender<Input>,
+    budget: Arc<Budget>,
+    most: usize,
 ) -> std::io::Result<std::sync::mpsc::SyncSender<Lookup>> {
     let (lookups_tx, lookups_rx) = std::sync::mpsc::sync_channel::<Lookup>(LOOKUPS);
     std::thread::Builder::new().name("store-reader".to_owned()).spawn(move || {
+        let _guard = LastWords { inbox: inbox.clone(), thread: "store-reader" };
         for Lookup { caller, request, to } in lookups_rx {
-            let result = store.result(&request.action_id, clock.now());
-            if inbox.blocking_send(Input::Found { caller, request, to, result }).is_err() {
+            let result = if to.mailbox.is_closed() {
+                // Nobody wants it any more.
+                continue;
+            } else if budget.used() > most {
+                let message = format!("{most} bytes are held: ask for the result again later");
+                Err(full(message))
+            } else {
+                let found = store.result(&request.action_id, clock.now());
+                found.map_err(|error| infrastructure("StoreFailed", error.to_string()))
+            };
+            let events = result.as_ref().ok().and_then(Option::as_ref).map(|ended| &ended.events);
+            let charged = events.map_or(0, |events| scheduler::weight(events));
+            budget.add(charged);
+            if inbox.blocking_send(Input::Found { caller, request, to, result, charged }).is_err() {
                 return;
             }
         }

@@ -253,3 +253,25 @@ async fn a_repeated_acquire_keeps_what_the_first_gives_up() {
     assert_eq!((stats.quotas[0].running, stats.quotas[0].waiting), (1, 0));
     queue.stop().await;
 }
+
+#[tokio::test]
+async fn unread_streams_of_one_job_refuse_nobody() {
+    let (_dir, queue, agent) =
+        queue_with_agent(|config| config.max_buffered_bytes = 24 << 20).await;
+    let mut client = queue.client().await;
+    open(&mut client, "t", "job").await;
+    let mut unread = Vec::new();
+    for index in 0..10 {
+        let id = format!("big-{index}");
+        let mut big = action(&id, "t", "flood 6");
+        big.output_limit = 4 << 20;
+        unread.push(queue.client().await.execute(big).await.unwrap().into_inner());
+        agent.wait_acknowledged(&id).await;
+    }
+    let (events, _) = run(&mut client, action("small", "t", "true")).await.unwrap();
+    assert_eq!(events.last(), Some(&"finished"));
+    // Those that were cut find their result in the store.
+    let (events, output) = run(&mut client, action("big-0", "t", "flood 6")).await.unwrap();
+    assert_eq!((events.last(), output.len()), (Some(&"finished"), 6 << 20));
+    queue.stop().await;
+}

@@ -264,3 +264,42 @@ async fn a_link_that_breaks_at_once_leaves_no_connected_node() {
     open(&mut caller, "t", "job").await;
     queue.stop().await;
 }
+
+#[tokio::test]
+async fn what_was_cancelled_while_it_waited_stays_so_when_the_queue_is_killed() {
+    let dir = tempfile::tempdir().unwrap();
+    let process = queue_process(dir.path());
+    let agent = SimulatedAgent::connect(dir.path(), "node-1", 1, Arc::default()).await;
+    let mut caller = client(dir.path()).await;
+    open(&mut caller, "t", "job").await;
+    let mut streams = Vec::new();
+    for id in ["runs", "waits"] {
+        let mut stream = caller.execute(action(id, "t", "hold")).await.unwrap().into_inner();
+        until_queued(&mut stream).await;
+        streams.push(stream);
+    }
+    agent.wait_started("runs").await;
+    let request = pb::CancelRequest { action_id: "waits".to_owned() };
+    assert!(caller.cancel(request).await.unwrap().into_inner().cancelled);
+    process.kill();
+    let node = agent.cut();
+
+    let process = queue_process(dir.path());
+    let agent = SimulatedAgent::connect(dir.path(), "node-1", 1, node).await;
+    agent.release("runs", 0);
+    let mut caller = client(dir.path()).await;
+    let (events, _) = ends_with(&mut caller, action("waits", "t", "hold")).await;
+    assert_eq!(events, ["cancelled"]);
+    ends_with(&mut caller, action("runs", "t", "hold")).await;
+    assert!(!agent.node.lock().unwrap().starts.contains_key("waits"));
+    // A trajectory whose close was answered is not there after a death either.
+    let close = pb::CloseTrajectoryRequest { trajectory_id: "t".to_owned() };
+    caller.close_trajectory(close).await.unwrap();
+    process.kill();
+    drop(agent.cut());
+    let process = queue_process(dir.path());
+    let mut caller = client(dir.path()).await;
+    let stats = caller.stats(pb::StatsRequest {}).await.unwrap().into_inner();
+    assert_eq!(stats.trajectories, 0);
+    process.kill();
+}

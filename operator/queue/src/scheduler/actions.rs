@@ -13,13 +13,15 @@ use rollwright_proto::v1 as pb;
 use tokio::sync::oneshot;
 
 use super::input::{Lookup, Reply};
+use super::output::Output;
 use super::{Peek, Scheduler, State, Subscriber};
 use crate::auth::Caller;
 use crate::config::{DEFAULT_PROFILE, Profile};
 use crate::convert;
-use crate::fault::{self, full, infrastructure, user};
+use crate::fault::{self, full, user};
+use crate::mailbox::Weigh;
 use crate::metrics::Metrics;
-use crate::store::{Ended, StoreError};
+use crate::store::Ended;
 
 /// A profile and its metrics.
 pub(super) struct ProfileEntry {
@@ -55,31 +57,68 @@ pub(super) struct Action {
     /// Bytes of output taken at most.
     pub(super) output_cap: u64,
     pub(super) subscribers: Vec<Subscriber>,
+    /// Calls that cancelled it before it started.
+    pub(super) cancellers: Vec<Reply<bool>>,
     /// Its acceptance is durable.
     pub(super) durable: bool,
     pub(super) started: Option<pb::Started>,
-    pub(super) output: Vec<pb::Output>,
-    /// Offset of the next byte of output.
-    pub(super) output_next: u64,
+    pub(super) output: Output,
     /// The agent's latest report of its end, with the attempt.
     pub(super) report: Option<(u32, pb::action_ended::End)>,
     /// Set when it has ended.
     pub(super) ended: Option<Arc<Ended>>,
+    /// Callers know of its end.
+    pub(super) told: bool,
     /// Whose agent waits for the end to be durable.
     pub(super) node: Option<NodeId>,
 }
 
 impl Action {
-    /// What has happened so far, without ids; `queued` only once that is durable.
+    pub(super) fn new(job: JobId, trajectory: TrajectoryId, submitted: Time) -> Self {
+        Self {
+            job,
+            trajectory,
+            profile: None,
+            request: None,
+            submitted,
+            bytes: 512,
+            output_cap: 0,
+            subscribers: Vec::new(),
+            cancellers: Vec::new(),
+            durable: false,
+            started: None,
+            output: Output::default(),
+            report: None,
+            ended: None,
+            told: false,
+            node: None,
+        }
+    }
+
+    /// What has happened so far, without ids: only what callers may know already.
     fn history(&self) -> Vec<pb::ActionEvent> {
-        if let Some(ended) = &self.ended {
+        if let Some(ended) = self.ended.as_ref().filter(|_| self.told) {
             return ended.events.clone();
         }
         let queued = self.durable.then_some(Happened::Queued(pb::Queued {}));
+        let queued = queued.map(|event| convert::event("", event));
+        if let Some(ended) = &self.ended {
+            let (_, before) =
+                ended.events.split_last().unwrap_or((&pb::ActionEvent::default(), &[]));
+            return queued.into_iter().chain(before.iter().cloned()).collect();
+        }
         let started = self.started.clone().map(Happened::Started);
-        let output = self.output.iter().cloned().map(Happened::Output);
-        let events = queued.into_iter().chain(started).chain(output);
-        events.map(|event| convert::event("", event)).collect()
+        let output = self.output.pieces().iter().cloned().map(Happened::Output);
+        let events = started.into_iter().chain(output);
+        let events = events.map(|event| convert::event("", event));
+        queued.into_iter().chain(events).collect()
+    }
+
+    fn follow(&mut self, to: &Subscriber) {
+        if !self.told {
+            self.subscribers.retain(|other| !other.mailbox.is_closed());
+            self.subscribers.push(to.clone());
+        }
     }
 }
 
@@ -98,14 +137,17 @@ impl Scheduler {
                 return self.refuse(&request.action_id, &to, &fault);
             }
         };
-        if let Some(action) = self.actions.get_mut(&id) {
+        if let Some(action) = self.actions.get(&id) {
             if !caller.may_use(&action.job) || action.trajectory.as_str() != request.trajectory_id {
                 let fault = id_reused(&id);
                 return self.refuse(id.as_str(), &to, &fault);
             }
             let history = action.history();
-            if action.ended.is_none() {
-                action.subscribers.push(to.clone());
+            if let Err(fault) = self.check_budget(weight(&history)) {
+                return self.refuse(id.as_str(), &to, &fault);
+            }
+            if let Some(action) = self.actions.get_mut(&id) {
+                action.follow(&to);
             }
             return self.replay(&id, &to, history);
         }
@@ -147,21 +189,11 @@ impl Scheduler {
         self.check_budget(bytes)?;
         let now = self.now();
         let action = Action {
-            job,
-            trajectory,
             profile: Some(entry),
             request: Some(Arc::new(request)),
-            submitted: now,
             bytes,
-            output_cap: 0,
             subscribers: vec![to.clone()],
-            durable: false,
-            started: None,
-            output: Vec::new(),
-            output_next: 0,
-            report: None,
-            ended: None,
-            node: None,
+            ..Action::new(job, trajectory, now)
         };
         self.admit(id, action, cost, None)
     }
@@ -209,7 +241,7 @@ impl Scheduler {
         caller: &Caller,
         request: pb::ExecuteRequest,
         to: Subscriber,
-        result: Result<Option<Ended>, StoreError>,
+        result: Result<Option<Ended>, Fault>,
     ) {
         match result {
             Ok(None) => self.execute(caller, request, to, true),
@@ -217,7 +249,10 @@ impl Scheduler {
                 let mine = JobId::new(&ended.job).is_ok_and(|job| caller.may_use(&job));
                 match ActionId::new(&request.action_id) {
                     Ok(id) if mine && ended.trajectory == request.trajectory_id => {
-                        self.replay(&id, &to, ended.events);
+                        match self.check_budget(weight(&ended.events)) {
+                            Ok(()) => self.replay(&id, &to, ended.events),
+                            Err(fault) => self.refuse(id.as_str(), &to, &fault),
+                        }
                     }
                     Ok(id) => self.refuse(id.as_str(), &to, &id_reused(&id)),
                     Err(error) => {
@@ -225,10 +260,7 @@ impl Scheduler {
                     }
                 }
             }
-            Err(error) => {
-                let fault = infrastructure("StoreFailed", error.to_string());
-                self.refuse(&request.action_id, &to, &fault);
-            }
+            Err(fault) => self.refuse(&request.action_id, &to, &fault),
         }
     }
 
@@ -265,9 +297,7 @@ impl Scheduler {
         if let Some(action) = self.actions.get_mut(id).filter(|action| caller.may_use(&action.job))
         {
             history = Some(action.history());
-            if action.ended.is_none() {
-                action.subscribers.push(to.clone());
-            }
+            action.follow(to);
         }
         // A caller that has gone has closed its mailbox too.
         let _gone = reply.send(history.is_some());
@@ -280,7 +310,7 @@ impl Scheduler {
         let action = self.actions.get(id).filter(|action| caller.may_use(&action.job));
         let peek = action.map_or(Peek::Unknown, |action| {
             let state = match action {
-                Action { ended: Some(_), .. } => State::Ended,
+                Action { told: true, .. } => State::Ended,
                 Action { started: Some(_), .. } => State::Running,
                 _ => State::Queued,
             };
@@ -291,14 +321,27 @@ impl Scheduler {
     }
 
     pub(super) fn cancel(&mut self, caller: &Caller, id: &ActionId, reply: Reply<bool>) {
-        let action = self.actions.get(id).filter(|action| caller.may_use(&action.job));
-        let live = action.is_some_and(|action| action.ended.is_none());
-        if live {
+        let action = self.actions.get_mut(id).filter(|action| caller.may_use(&action.job));
+        let Some(action) = action.filter(|action| !action.told) else {
+            // A caller that has gone does not want the answer.
+            return drop(reply.send(Ok(false)));
+        };
+        if action.ended.is_none() {
             self.events.push(Event::Cancel(id.clone()));
         }
-        // A caller that has gone does not want the answer.
-        let _gone = reply.send(Ok(live));
+        if action.started.is_some() {
+            // A caller that has gone does not want the answer.
+            return drop(reply.send(Ok(true)));
+        }
+        // Answered when the end is durable: nobody but this queue knows of it.
+        action.cancellers.retain(|other| !other.is_closed());
+        action.cancellers.push(reply);
     }
+}
+
+/// Bytes that events take in a mailbox.
+pub(crate) fn weight(events: &[pb::ActionEvent]) -> usize {
+    events.iter().map(Weigh::weight).sum()
 }
 
 fn id_reused(id: &ActionId) -> Fault {

@@ -46,7 +46,9 @@ impl Transfers {
             return true;
         };
         match under.to.write(event, false) {
-            Written::First | Written::More => under.to.wake(),
+            Written::First | Written::More => {
+                under.to.wake();
+            }
             Written::Closed | Written::Overflow => return false,
         }
         true

@@ -35,7 +35,9 @@ pub(crate) enum Input {
         caller: Caller,
         request: Box<pb::ExecuteRequest>,
         to: Subscriber,
-        result: Result<Option<Ended>, StoreError>,
+        result: Result<Option<Ended>, Fault>,
+        /// Bytes of it in the budget.
+        charged: usize,
     },
     /// Follow an action without submitting it; answers false where it is not live.
     Attach {

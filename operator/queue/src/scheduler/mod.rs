@@ -7,13 +7,14 @@ mod files;
 mod handle;
 mod input;
 mod nodes;
+mod output;
 mod permits;
 mod progress;
 mod recover;
 mod trajectories;
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use rollwright_core::ids::{ActionId, NodeId, PermitId, TrajectoryId};
@@ -23,6 +24,7 @@ use rollwright_proto::v1 as pb;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use actions::weight;
 pub(crate) use handle::Handle;
 pub(crate) use input::{Input, Lookup, State, Subscriber};
 
@@ -32,15 +34,17 @@ use self::actions::{Action, ProfileEntry};
 use self::files::Transfers;
 use self::nodes::Link;
 use self::permits::Permit;
-use self::trajectories::{Gone, Trajectory};
+use self::trajectories::{Gone, Leaving, Trajectory};
 use crate::clock::Clock;
 use crate::config::QueueConfig;
-use crate::mailbox::{Budget, Mailbox, Written};
+use crate::mailbox::{Budget, Mailbox, Written, slow_reader};
 use crate::metrics::Metrics;
 use crate::store::{Durable, Op, Recovered, Retained, StoreError, Writer};
 
 /// Inputs of one round at most.
 const BATCH: usize = 256;
+/// Streams with much unread from which on those that ended are dropped.
+const PRUNE: usize = 1024;
 /// Inputs that may wait for the scheduler.
 pub(crate) const INBOX: usize = 1024;
 
@@ -61,6 +65,7 @@ pub(crate) struct Scheduler {
     actions: HashMap<ActionId, Action>,
     trajectories: HashMap<TrajectoryId, Trajectory>,
     gone: Gone,
+    leaving: Leaving,
     permits: HashMap<PermitId, Permit>,
     links: HashMap<NodeId, Link>,
     transfers: Transfers,
@@ -74,6 +79,8 @@ pub(crate) struct Scheduler {
     /// Written to in this round and to be woken after it.
     touched: Vec<Arc<Mailbox<pb::ActionEvent>>>,
     touched_links: Vec<Arc<Mailbox<pb::QueueMessage>>>,
+    /// In which much waited once.
+    large: Vec<Weak<Mailbox<pb::ActionEvent>>>,
     failed: Option<StoreError>,
 }
 
@@ -107,6 +114,7 @@ impl Scheduler {
             actions: HashMap::new(),
             trajectories: HashMap::new(),
             gone: Gone::default(),
+            leaving: Leaving::default(),
             permits: HashMap::new(),
             links: HashMap::new(),
             transfers: Transfers::default(),
@@ -117,6 +125,7 @@ impl Scheduler {
             ops: Vec::new(),
             touched: Vec::new(),
             touched_links: Vec::new(),
+            large: Vec::new(),
             failed: None,
         };
         scheduler.recover(recovered.trajectories, recovered.actions)?;
@@ -158,7 +167,8 @@ impl Scheduler {
     /// Ends all streams; unanswered calls end as their replies are dropped.
     fn hang_up(&mut self) {
         let stopping = crate::fault::stopping();
-        for action in self.actions.values() {
+        for action in self.actions.values_mut() {
+            action.cancellers.clear();
             for to in &action.subscribers {
                 to.mailbox.close(Some(stopping.clone()));
             }
@@ -168,6 +178,7 @@ impl Scheduler {
         }
         self.transfers.end_all(&stopping);
         self.trajectories.clear();
+        self.leaving = Leaving::default();
         self.permits.clear();
     }
 
@@ -190,12 +201,38 @@ impl Scheduler {
         }
         self.writer.push(&mut self.ops);
         for mailbox in self.touched.drain(..) {
-            mailbox.wake();
+            if mailbox.wake() {
+                self.large.push(Arc::downgrade(&mailbox));
+            }
         }
+        if self.large.len() >= PRUNE && self.large.len().is_power_of_two() {
+            self.large.retain(|reader| reader.upgrade().is_some_and(|reader| !reader.is_closed()));
+        }
+        self.reclaim();
         for mailbox in self.touched_links.drain(..) {
             mailbox.wake();
         }
         self.metrics.decision_seconds.observe(began.elapsed().as_secs_f64());
+    }
+
+    /// Ends the streams with most unread when too much is held: their callers find
+    /// the results in the store, and nobody else is turned away for them.
+    fn reclaim(&mut self) {
+        let most = self.config.max_buffered_bytes;
+        if self.budget.used() <= most {
+            return;
+        }
+        let readers = self.large.iter().filter_map(Weak::upgrade);
+        let mut readers: Vec<_> = readers.map(|reader| (reader.unread(), reader)).collect();
+        readers.sort_unstable_by_key(|(unread, _)| std::cmp::Reverse(*unread));
+        for (unread, reader) in readers {
+            if unread == 0 || self.budget.used() <= most - most / 8 {
+                break;
+            }
+            reader.close(Some(slow_reader(unread)));
+            self.metrics.slow_readers.inc();
+        }
+        self.large.retain(|reader| reader.upgrade().is_some_and(|reader| !reader.is_closed()));
     }
 
     fn take(&mut self, input: Input) {
@@ -205,7 +242,8 @@ impl Scheduler {
                     self.execute(&caller, request, to.clone(), false);
                 }
             }
-            Input::Found { caller, request, to, result } => {
+            Input::Found { caller, request, to, result, charged } => {
+                self.budget.sub(charged);
                 self.found(&caller, *request, to, result);
             }
             Input::Attach { caller, action, to, reply } => {
@@ -255,7 +293,7 @@ impl Scheduler {
             }
             Command::TrajectoryRefused { trajectory, fault } => {
                 self.metrics.refused.with_label_values(&[fault.kind.as_str()]).inc();
-                self.trajectory_ended(&trajectory, Some(fault));
+                self.trajectory_refused(&trajectory, &fault);
             }
             Command::ActionQueued(action) => self.queued(&action),
             Command::ActionRefused { action, fault } => self.action_refused(&action, &fault),
@@ -276,6 +314,7 @@ impl Scheduler {
                 Durable::Accepted(action) => self.accept_durable(&action),
                 Durable::Ended { action, bucket } => self.end_durable(&action, bucket),
                 Durable::Trajectory(trajectory) => self.trajectory_durable(&trajectory),
+                Durable::Removed(trajectory) => self.trajectory_removed(&trajectory),
                 Durable::Expired(bucket) => self.retained.expire(bucket),
             }
         }

@@ -93,22 +93,11 @@ impl Scheduler {
             return;
         }
         tracing::info!(action = %live.action, %node, "taking in an action that is not on record");
+        let job = trajectory.job.clone();
         let action = Action {
-            job: trajectory.job.clone(),
-            trajectory: live.trajectory.clone(),
-            profile: None,
-            request: None,
-            submitted: self.now(),
-            bytes: 512,
             output_cap: ADOPTED_OUTPUT,
-            subscribers: Vec::new(),
-            durable: false,
-            started: None,
-            output: Vec::new(),
-            output_next: 0,
-            report: None,
-            ended: None,
             node: Some(node.clone()),
+            ..Action::new(job, live.trajectory.clone(), self.now())
         };
         let cost =
             Cost { cpu: UnitChoice::fixed(live.units), quota: std::collections::BTreeMap::new() };

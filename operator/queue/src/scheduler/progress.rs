@@ -11,7 +11,8 @@ use rollwright_core::time::Time;
 use rollwright_proto::v1 as pb;
 
 use super::actions::Action;
-use super::{Scheduler, seconds};
+use super::input::Reply;
+use super::{Scheduler, Subscriber, seconds};
 use crate::convert;
 use crate::fault::{self, infrastructure};
 use crate::store::{Ended, Op};
@@ -56,10 +57,33 @@ impl Scheduler {
         let Some(action) = self.actions.get_mut(id) else { return };
         action.durable = true;
         if action.ended.is_none() {
-            let subscribers = action.subscribers.clone();
-            for to in &subscribers {
-                self.tell(to, convert::event(id.as_str(), Happened::Queued(pb::Queued {})), false);
-            }
+            self.tell_all(id, &Happened::Queued(pb::Queued {}));
+        }
+    }
+
+    /// Tells everybody who follows an action that goes on.
+    fn tell_all(&mut self, id: &ActionId, event: &Happened) {
+        let Some(action) = self.actions.get(id) else { return };
+        let subscribers = action.subscribers.clone();
+        for to in &subscribers {
+            self.tell(to, convert::event(id.as_str(), event.clone()), false);
+        }
+    }
+
+    /// Tells everybody how it ended, and those who cancelled it whether they did it.
+    fn tell_end(
+        &mut self,
+        id: &ActionId,
+        last: &Happened,
+        subscribers: Vec<Subscriber>,
+        cancellers: Vec<Reply<bool>>,
+    ) {
+        for to in &subscribers {
+            self.tell(to, convert::event(id.as_str(), last.clone()), true);
+        }
+        for reply in cancellers {
+            // A caller that has gone does not want the answer.
+            let _gone = reply.send(Ok(matches!(last, Happened::Cancelled(_))));
         }
     }
 
@@ -76,15 +100,12 @@ impl Scheduler {
             self.metrics.running.inc();
         }
         action.node = Some(node.clone());
-        let subscribers = action.subscribers.clone();
-        for to in &subscribers {
-            self.tell(to, convert::event(id.as_str(), Happened::Started(started.clone())), false);
-        }
+        self.tell_all(id, &Happened::Started(started));
     }
 
     /// A piece of output from an agent.
     pub(super) fn output(&mut self, node: &NodeId, message: pb::ActionOutput) {
-        let Some(mut output) = message.output else { return };
+        let Some(output) = message.output else { return };
         let Some((id, _)) = self.actions.get_key_value(message.action_id.as_str()) else {
             return;
         };
@@ -95,31 +116,25 @@ impl Scheduler {
         let Some(action) = self.actions.get_mut(&id).filter(|action| action.ended.is_none()) else {
             return;
         };
-        // What came before a reconnection comes again: take only what is new.
-        let end = message.offset.saturating_add(output.data.len() as u64);
-        if end <= action.output_next {
-            return;
-        }
-        let known = action.output_next.saturating_sub(message.offset) as usize;
-        if known > 0 {
-            drop(output.data.split_to(known));
-            output.dropped_before = 0;
-        }
-        if action.output_next + output.data.len() as u64 > action.output_cap {
+        let Some(output) = action.output.news(message.offset, output) else { return };
+        if action.output.next() > action.output_cap {
             return tracing::warn!(action = %id, "the agent sends more output than was asked for");
         }
-        action.output_next = end;
-        action.bytes += output.data.len();
-        self.budget.add(output.data.len());
-        action.output.push(output.clone());
-        let subscribers = action.subscribers.clone();
-        for to in &subscribers {
-            self.tell(to, convert::event(id.as_str(), Happened::Output(output.clone())), false);
+        // Requests cannot take all the room: a quarter more is there for output.
+        let most = self.config.max_buffered_bytes;
+        if self.budget.used() + output.data.len() > most.saturating_add(most / 4) {
+            self.metrics.output_lost.inc_by(output.data.len() as u64);
+            return action.output.lose(&output);
         }
+        let (output, bytes) = action.output.keep(output);
+        action.bytes += bytes;
+        self.budget.add(bytes);
+        self.tell_all(&id, &Happened::Output(output));
     }
 
-    /// It has ended, once and for all: callers are told at once, the agent when
-    /// that is durable.
+    /// It has ended, once and for all. Callers are told at once of an end that the
+    /// agent reported and holds until it is durable here, of any other when it is
+    /// durable: nobody else knows of it.
     pub(super) fn action_ended(
         &mut self,
         id: &ActionId,
@@ -129,6 +144,9 @@ impl Scheduler {
     ) {
         let now = self.now();
         let Some(action) = self.actions.get_mut(id) else { return };
+        let reported = action.report.as_ref().zip(run);
+        let reported = reported.is_some_and(|((attempt, _), run)| *attempt == run.attempt);
+        let told = reported && outcome != Outcome::Cancelled;
         let last = match outcome {
             Outcome::Finished => finished(action, submitted, run, now),
             Outcome::Failed(fault) => Happened::Failed(fault::to_proto(&fault)),
@@ -146,7 +164,8 @@ impl Scheduler {
         self.ended += 1;
 
         let started = action.started.clone().map(Happened::Started);
-        let output = std::mem::take(&mut action.output).into_iter().map(Happened::Output);
+        let cut = action.output.close();
+        let output = action.output.take().into_iter().map(Happened::Output);
         let events = started.into_iter().chain(output).chain([last.clone()]);
         let record = Arc::new(Ended {
             job: action.job.as_str().to_owned(),
@@ -157,17 +176,29 @@ impl Scheduler {
         action.ended = Some(Arc::clone(&record));
         action.request = None;
         action.report = None;
-        let subscribers = std::mem::take(&mut action.subscribers);
+        action.told = told;
         self.ops.push(Op::End { action: id.clone(), record });
-        for to in &subscribers {
-            self.tell(to, convert::event(id.as_str(), last.clone()), true);
+        for output in cut {
+            self.tell_all(id, &Happened::Output(output));
+        }
+        if let Some(action) = self.actions.get_mut(id).filter(|_| told) {
+            let subscribers = std::mem::take(&mut action.subscribers);
+            let cancellers = std::mem::take(&mut action.cancellers);
+            self.tell_end(id, &last, subscribers, cancellers);
         }
     }
 
     pub(super) fn end_durable(&mut self, id: &ActionId, bucket: u64) {
         self.retained.insert(bucket, id.as_str());
-        let Some(action) = self.actions.remove(id) else { return };
+        let Some(mut action) = self.actions.remove(id) else { return };
         self.budget.sub(action.bytes);
+        let record = action.ended.as_ref().filter(|_| !action.told);
+        let last = record.and_then(|ended| ended.events.last()?.event.clone());
+        if let Some(last) = last {
+            let subscribers = std::mem::take(&mut action.subscribers);
+            let cancellers = std::mem::take(&mut action.cancellers);
+            self.tell_end(id, &last, subscribers, cancellers);
+        }
         if let Some(node) = &action.node {
             self.acknowledge(node, id);
         }
@@ -176,7 +207,8 @@ impl Scheduler {
 
 /// The final event of a program that ended by itself, with the whole account.
 fn finished(action: &mut Action, submitted: Time, run: Option<&Run>, now: Time) -> Happened {
-    let reported = action.report.take();
+    let attempt = run.map_or(0, |run| run.attempt);
+    let reported = action.report.take().filter(|(reported, _)| *reported == attempt);
     let Some((_, pb::action_ended::End::Finished(mut finished))) = reported else {
         let message = "the agent's report of its end is missing: its exit code is unknown";
         return Happened::Failed(fault::to_proto(&infrastructure("ReportLost", message)));
@@ -186,6 +218,7 @@ fn finished(action: &mut Action, submitted: Time, run: Option<&Run>, now: Time) 
     usage.queue_s = run.map_or(0.0, |run| seconds(run.granted.since(submitted)));
     usage.overhead_s = (total - usage.queue_s - usage.exec_s).max(0.0);
     finished.cpu_units = run.map_or(0.0, |run| run.units.as_f64());
+    usage.output_dropped_bytes += action.output.dropped();
     finished.usage = Some(usage);
     if let Some(entry) = &action.profile {
         entry.act.observe(total);

@@ -63,21 +63,11 @@ impl Scheduler {
             convert::cost(&request.cpu_units, &request.quota).map_err(|error| invalid(&error))?;
         let submitted = Time::from_nanos(record.submitted);
         let action = Action {
-            job,
-            trajectory,
             profile: self.profiles.get(&request.profile).cloned(),
             bytes: convert::request_bytes(&request),
             request: Some(std::sync::Arc::new(request)),
-            submitted,
-            output_cap: 0,
-            subscribers: Vec::new(),
             durable: true,
-            started: None,
-            output: Vec::new(),
-            output_next: 0,
-            report: None,
-            ended: None,
-            node: None,
+            ..Action::new(job, trajectory, submitted)
         };
         self.admit(&id, action, cost, Some(submitted)).map_err(|error| invalid(&error))
     }

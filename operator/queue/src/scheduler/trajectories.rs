@@ -3,6 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
+use prost::Message as _;
 use rollwright_core::fault::Fault;
 use rollwright_core::ids::{JobId, NodeId, TrajectoryId};
 use rollwright_core::queue::{Event, OpenTrajectory, Placed};
@@ -28,6 +29,8 @@ pub(super) struct Trajectory {
     /// Set while its sandbox is ready.
     pub(super) ready: Option<pb::OpenTrajectoryResponse>,
     pub(super) closing: bool,
+    /// Charged to the budget.
+    bytes: usize,
     /// Its sandbox was ready once.
     pub(super) was_ready: bool,
     /// What the agent said of its reset.
@@ -42,9 +45,11 @@ pub(super) struct Trajectory {
 
 impl Trajectory {
     pub(super) fn new(job: JobId, spec: pb::SandboxSpec) -> Self {
+        let bytes = 1024 + spec.encoded_len();
         Self {
             job,
             spec,
+            bytes,
             open_by: None,
             node: None,
             ready: None,
@@ -91,6 +96,16 @@ impl Gone {
             self.faults.remove(&oldest);
         }
     }
+}
+
+/// Callers that are told of a trajectory's end when that is durable, by removal.
+#[derive(Default)]
+pub(super) struct Leaving(HashMap<TrajectoryId, VecDeque<Farewell>>);
+
+struct Farewell {
+    fault: Option<Fault>,
+    openers: Vec<Reply<pb::OpenTrajectoryResponse>>,
+    closers: Vec<Reply<()>>,
 }
 
 impl Scheduler {
@@ -148,6 +163,7 @@ impl Scheduler {
                 // A caller that has gone does not want the answer.
                 let _gone = reply.send(Ok(ready.clone()));
             } else {
+                open.openers.retain(|other| !other.is_closed());
                 open.openers.push(reply);
             }
             return Ok(());
@@ -163,6 +179,9 @@ impl Scheduler {
         spec.env.extend(request.env);
         let mut trajectory = Trajectory::new(job, spec);
         trajectory.open_by = deadline.map(|after| self.now() + after);
+        if let Err(fault) = self.check_budget(trajectory.bytes) {
+            return Err((fault, reply));
+        }
         trajectory.openers.push(reply);
         self.ops.push(trajectory.write(&id));
         self.feed_open(&id, &trajectory);
@@ -172,6 +191,7 @@ impl Scheduler {
 
     /// Tells the core of a trajectory.
     pub(super) fn feed_open(&mut self, id: &TrajectoryId, trajectory: &Trajectory) {
+        self.budget.add(trajectory.bytes);
         self.events.push(Event::Open(OpenTrajectory {
             trajectory: id.clone(),
             job: trajectory.job.clone(),
@@ -189,6 +209,7 @@ impl Scheduler {
     pub(super) fn close(&mut self, caller: &Caller, id: TrajectoryId, reply: Reply<()>) {
         match self.trajectories.get_mut(&id).filter(|open| caller.may_use(&open.job)) {
             Some(open) => {
+                open.closers.retain(|other| !other.is_closed());
                 open.closers.push(reply);
                 if !std::mem::replace(&mut open.closing, true) {
                     open.ready = None;
@@ -260,21 +281,47 @@ impl Scheduler {
         }
     }
 
-    pub(super) fn trajectory_ended(&mut self, id: &TrajectoryId, fault: Option<Fault>) {
-        let Some(trajectory) = self.trajectories.remove(id) else { return };
-        self.ops.push(Op::RemoveTrajectory(id.clone()));
+    /// The core does not take it.
+    pub(super) fn trajectory_refused(&mut self, id: &TrajectoryId, fault: &Fault) {
+        let Some(open) = self.trajectories.get_mut(id) else { return };
+        // It was never open: that is nothing to remember or to wait for.
+        let openers = std::mem::take(&mut open.openers);
+        self.trajectory_ended(id, None);
+        for opener in openers {
+            // A caller that has gone does not want the answer.
+            let _gone = opener.send(Err(fault.clone()));
+        }
+    }
+
+    /// Its end is durable.
+    pub(super) fn trajectory_removed(&mut self, id: &TrajectoryId) {
+        let Some(leaving) = self.leaving.0.get_mut(id) else { return };
+        let farewell = leaving.pop_front();
+        if leaving.is_empty() {
+            self.leaving.0.remove(id);
+        }
+        let Some(Farewell { fault, openers, closers }) = farewell else { return };
         let closed = || user("TrajectoryClosed", format!("trajectory `{id}` was closed"));
-        for opener in trajectory.openers {
+        for opener in openers {
             // A caller that has gone does not want the answer.
             let _gone = opener.send(Err(fault.clone().unwrap_or_else(closed)));
         }
-        for closer in trajectory.closers {
+        for closer in closers {
             // A caller that has gone does not want the answer.
             let _gone = closer.send(Ok(()));
         }
-        if let Some(fault) = fault {
-            self.gone.remember(id, trajectory.job, fault);
+    }
+
+    pub(super) fn trajectory_ended(&mut self, id: &TrajectoryId, fault: Option<Fault>) {
+        let Some(trajectory) = self.trajectories.remove(id) else { return };
+        self.budget.sub(trajectory.bytes);
+        self.ops.push(Op::RemoveTrajectory(id.clone()));
+        if let Some(fault) = &fault {
+            self.gone.remember(id, trajectory.job, fault.clone());
         }
+        let Trajectory { openers, closers, .. } = trajectory;
+        let farewell = Farewell { fault, openers, closers };
+        self.leaving.0.entry(id.clone()).or_default().push_back(farewell);
         let lost = infrastructure("SandboxLost", format!("the sandbox of `{id}` is gone"));
         self.transfers.end_trajectory(id, &lost);
     }

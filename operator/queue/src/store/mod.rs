@@ -81,6 +81,12 @@ pub enum StoreError {
         /// Why.
         message: String,
     },
+    /// A thread of ours has a fault of its own.
+    #[error("the store's thread `{thread}` panicked: restart the queue, and report the panic")]
+    Panicked {
+        /// Its name.
+        thread: &'static str,
+    },
     /// Reading or writing failed.
     #[error("the store failed: {0}")]
     Io(#[from] fjall::Error),

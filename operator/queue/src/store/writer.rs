@@ -35,6 +35,8 @@ pub(crate) enum Durable {
         bucket: u64,
     },
     Trajectory(TrajectoryId),
+    /// The trajectory's end.
+    Removed(TrajectoryId),
     /// Results in this bucket and before it are gone.
     Expired(u64),
 }
@@ -195,7 +197,8 @@ impl Store {
                     durable.push(Durable::Trajectory(trajectory));
                 }
                 Op::RemoveTrajectory(trajectory) => {
-                    trajectories.insert(trajectory, None);
+                    trajectories.insert(trajectory.clone(), None);
+                    durable.push(Durable::Removed(trajectory));
                 }
             }
         }
