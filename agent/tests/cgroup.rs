@@ -91,21 +91,21 @@ fn a_clean_cgroup_is_used_again_and_counts_anew() {
     let first = sandbox.create_action(&grant(&[0], 1.0)).unwrap();
     let name = first.name().to_owned();
     assert!(container.run(&first, spin).wait().unwrap().success());
-    let spun = first.usage().unwrap().cpu_s;
-    assert!(first.recycle().is_ok());
+    let used_first = first.usage().unwrap().cpu_s;
+    assert!(first.recycle().is_none());
     assert_eq!(sandbox.actions().unwrap(), Vec::<String>::new());
     let second = sandbox.create_action(&grant(&[1], 0.5)).unwrap();
     assert_eq!(second.name(), name);
     assert_eq!(container.cores_of(&name), grant(&[1], 0.5).cores);
     assert_eq!(container.weight(&name), 500);
-    assert!(second.usage().unwrap().cpu_s < spun);
+    assert!(second.usage().unwrap().cpu_s < used_first);
     // The same after a restart.
-    let used = container.adopt().open_action(&second.token(), &grant(&[1], 0.5)).unwrap();
-    assert!(used.usage().unwrap().cpu_s < spun);
+    let again = container.adopt().open_action(&second.token(), &grant(&[1], 0.5)).unwrap();
+    assert!(again.usage().unwrap().cpu_s < used_first);
     // One with something in it is not.
     let mut left = container.run(&second, "sleep 1000");
     assert!(until(|| second.is_populated().unwrap()));
-    let second = second.recycle().unwrap_err();
+    let second = second.recycle().unwrap();
     second.kill(LIMIT).unwrap();
     left.wait().unwrap();
     second.park().unwrap();

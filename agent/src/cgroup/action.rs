@@ -89,23 +89,24 @@ impl ActionCgroup {
     }
 
     /// Ends an action that left nothing behind, in some ten microseconds: its cgroup is
-    /// kept for a later one. What came in the way is given back, to be parked.
-    pub fn recycle(self) -> Result<(), Self> {
+    /// kept for a later one. Where something came in the way it is given back, to be
+    /// parked.
+    pub fn recycle(self) -> Option<Self> {
         if self.group.is_populated().unwrap_or(true) || !self.sandbox.wants_spare() {
-            return Err(self);
+            return Some(self);
         }
         let (Ok(used), Ok(true)) = (self.group.usage(), self.group.recycle()) else {
-            return Err(self);
+            return Some(self);
         };
         // The count of these cannot be set back.
         if used.oom_kills > 0 {
-            return Err(self);
+            return Some(self);
         }
         let Self { sandbox, slot, .. } = self;
         if let Err(error) = sandbox.keep(Slot { before_s: used.cpu_s, ..slot }) {
             tracing::warn!(%error, "cannot settle a sandbox after an action");
         }
-        Ok(())
+        None
     }
 
     /// Ends the action: what it left behind goes to the sandbox's `parked` cgroup,

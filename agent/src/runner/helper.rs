@@ -12,12 +12,12 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::wire::{
-    cgroup_fault, gone, grant, key, message, not_sent, not_started, tag, untag, wire_output,
+    cgroup_fault, gone, grant, key, message, not_sent, not_started, tag, untag, untold, wire_output,
 };
 use super::{KillReason, Order, Report, Reports, failed, finished, usage};
 use crate::cgroup::{ActionCgroup, CgroupError, CoreList, CpuGrant, SandboxCgroup, Usage};
 use crate::fault;
-use crate::session::{Session, SessionEvent, SessionEvents};
+use crate::session::{Session, SessionError, SessionEvent, SessionEvents};
 
 /// How long a killed tree may take to be gone.
 const KILL_LIMIT: Duration = Duration::from_secs(10);
@@ -30,6 +30,11 @@ const SIGKILL: i32 = 9;
 const TIDY_UNITS: f64 = 0.01;
 /// Cgroups that are killed, parked or removed at once; more hold the sandbox up.
 const MAX_WORK: usize = 64;
+/// Tries to reach a helper again, and the first pause between two.
+const RECONNECT_TRIES: u32 = 5;
+const RECONNECT_PAUSE: Duration = Duration::from_millis(20);
+/// A helper whose connection breaks so often is given up.
+const MAX_RECONNECTS: u32 = 16;
 /// Stands for "no deadline".
 const FAR_FUTURE: Duration = Duration::from_hours(365 * 24);
 
@@ -39,6 +44,10 @@ struct Running {
     action_id: String,
     attempt: u32,
     cgroup: Option<ActionCgroup>,
+    /// Its program is known to run.
+    started: bool,
+    /// Bytes of its output that were passed on.
+    told: u64,
     limit: Option<Duration>,
     deadline: Option<Instant>,
     killed: Option<KillReason>,
@@ -49,9 +58,25 @@ struct Running {
     units: f64,
 }
 
+/// Why an action did not start.
+enum NotStarted {
+    Fault(Fault),
+    /// The connection to the helper broke.
+    Broken(SessionError),
+}
+
+impl NotStarted {
+    fn of(error: SessionError) -> Self {
+        match error {
+            SessionError::Io(_) | SessionError::Closed => Self::Broken(error),
+            other => Self::Fault(not_sent(&other)),
+        }
+    }
+}
+
 /// A blocking cgroup operation that came to its end.
 enum Done {
-    Killed { key: String, cgroup: ActionCgroup, result: Result<(), CgroupError> },
+    Killed { key: String, cgroup: Box<ActionCgroup>, result: Result<(), CgroupError> },
     Parked { result: Result<(), CgroupError>, report: Option<Box<ActionEnded>> },
 }
 
@@ -67,6 +92,8 @@ pub struct HelperRunner {
     running: HashMap<String, Running>,
     /// Name of the cgroup in which a process waits for the next action.
     ahead: Option<String>,
+    /// How often the connection broke.
+    reconnects: u32,
     /// Turns of [`MAX_WORK`].
     turns: Arc<Semaphore>,
 }
@@ -83,7 +110,8 @@ impl HelperRunner {
     ) -> Self {
         let running = HashMap::new();
         let turns = Arc::new(Semaphore::new(MAX_WORK));
-        Self { session, events, cgroup, cores, uid, reports, running, ahead: None, turns }
+        let (ahead, reconnects) = (None, 0);
+        Self { session, events, cgroup, cores, uid, reports, running, ahead, reconnects, turns }
     }
 
     /// Takes over actions of an earlier agent process. Returns those that still
@@ -110,6 +138,8 @@ impl HelperRunner {
                 action_id: start.action_id,
                 attempt: action.attempt,
                 cgroup,
+                started: false,
+                told: 0,
                 limit: start.timeout.and_then(|limit| limit.try_into().ok()),
                 deadline: left.map(|left| Instant::now() + left),
                 killed: None,
@@ -146,10 +176,10 @@ impl HelperRunner {
                 },
                 event = self.events.next() => match event {
                     Ok(event) => self.event(event, &mut work).await,
-                    Err(error) => {
+                    Err(error) => if let Err(error) = self.reconnect(error, &mut work).await {
                         let fault = gone(&error);
                         return self.reports.send(Report::Lost(fault)).await;
-                    }
+                    },
                 },
                 Some(done) = work.join_next(), if !work.is_empty() => match done {
                     Ok(done) => self.done(done, &mut work).await,
@@ -162,6 +192,54 @@ impl HelperRunner {
         }
     }
 
+    /// The connection broke. A helper that still listens says all that it knows again.
+    async fn reconnect(
+        &mut self,
+        broken: SessionError,
+        work: &mut JoinSet<Done>,
+    ) -> Result<(), SessionError> {
+        self.reconnects += 1;
+        if self.reconnects > MAX_RECONNECTS {
+            return Err(broken);
+        }
+        let mut error = broken;
+        for pause in (0..RECONNECT_TRIES).map(|n| RECONNECT_PAUSE * 2u32.pow(n)) {
+            match self.session.reconnect().await {
+                Ok((known, events)) => {
+                    tracing::warn!(sandbox = %self.reports.sandbox, "connected to a helper again");
+                    self.events = events;
+                    // The helper ended what waited for the last connection.
+                    self.ahead = None;
+                    self.fail_unknown(&known, work).await;
+                    return Ok(());
+                }
+                // Nobody listens any more: the sandbox has ended.
+                Err(connect @ SessionError::Connect { .. }) => return Err(connect),
+                Err(other) => error = other,
+            }
+            tokio::time::sleep(pause).await;
+        }
+        Err(error)
+    }
+
+    /// Ends actions that the helper knows nothing of: their start was lost on the way.
+    async fn fail_unknown(&mut self, known: &[KnownAction], work: &mut JoinSet<Done>) {
+        let unknown = |(key, running): (&String, &Running)| {
+            let lost = !running.killing && known.iter().all(|action| action.key != *key);
+            lost.then(|| key.clone())
+        };
+        let lost: Vec<String> = self.running.iter().filter_map(unknown).collect();
+        for key in lost {
+            let Some(running) = self.running.remove(&key) else { continue };
+            let message =
+                "the connection to the sandbox's helper broke, and it has lost the action";
+            let fault = fault::infrastructure("ActionLost", message);
+            let (id, attempt) = (&running.action_id, running.attempt);
+            self.reports.failed(id, attempt, &fault, !running.started).await;
+            self.park(running.cgroup, None, work).await;
+        }
+    }
+
     fn next_deadline(&self) -> Option<Instant> {
         self.running.values().filter_map(|running| running.deadline).min()
     }
@@ -169,8 +247,19 @@ impl HelperRunner {
     async fn order(&mut self, order: Order, work: &mut JoinSet<Done>) {
         match order {
             Order::Start(start) => {
-                if let Err((fault, lost)) = self.start(&start).await {
-                    self.reports.failed(&start.action_id, start.attempt, &fault, lost).await;
+                let mut tried = self.start(&start).await;
+                if let Err(NotStarted::Broken(error)) = tried {
+                    tried = match self.reconnect(error, work).await {
+                        Ok(()) => self.start(&start).await,
+                        Err(error) => Err(NotStarted::Broken(error)),
+                    };
+                }
+                if let Err(not_started) = tried {
+                    let fault = match not_started {
+                        NotStarted::Fault(fault) => fault,
+                        NotStarted::Broken(error) => not_sent(&error),
+                    };
+                    self.reports.failed(&start.action_id, start.attempt, &fault, true).await;
                 }
             }
             Order::Resize { action_id, cores, cpu_units } => {
@@ -198,11 +287,11 @@ impl HelperRunner {
         }
     }
 
-    /// Starts an action. The error says whether it surely did not start.
-    async fn start(&mut self, start: &StartAction) -> Result<(), (Fault, bool)> {
+    /// Starts an action. With an error it surely did not start.
+    async fn start(&mut self, start: &StartAction) -> Result<(), NotStarted> {
         let grant = grant(&start.cores, start.cpu_units);
         let cgroup =
-            self.cgroup.create_action(&grant).map_err(|error| (cgroup_fault(&error), true))?;
+            self.cgroup.create_action(&grant).map_err(|e| NotStarted::Fault(cgroup_fault(&e)))?;
         let ahead = self.ahead.take_if(|ahead| ahead == cgroup.name());
         let limit: Option<Duration> = start.timeout.and_then(|limit| limit.try_into().ok());
         let wall = limit.and_then(|limit| SystemTime::now().checked_add(limit));
@@ -214,26 +303,28 @@ impl HelperRunner {
         let sent = if let Some(ahead) = ahead {
             // The helper has its cgroup already.
             let sent = self.session.start_in(&ahead, message, stdin.as_deref(), &[]).await;
-            sent.map_err(|error| not_sent(&error))
+            sent.map_err(NotStarted::of)
         } else {
             match cgroup.procs_fds() {
                 Ok(fds) => {
                     let sent = self.session.start(message, stdin.as_deref(), &fds).await;
-                    sent.map_err(|error| not_sent(&error))
+                    sent.map_err(NotStarted::of)
                 }
-                Err(error) => Err(cgroup_fault(&error)),
+                Err(error) => Err(NotStarted::Fault(cgroup_fault(&error))),
             }
         };
-        if let Err(fault) = sent {
+        if let Err(not_started) = sent {
             if let Err(error) = cgroup.park() {
                 tracing::warn!(%error, "cannot tidy up after a failed start");
             }
-            return Err((fault, true));
+            return Err(not_started);
         }
         let running = Running {
             action_id: start.action_id.clone(),
             attempt: start.attempt,
             cgroup: Some(cgroup),
+            started: false,
+            told: 0,
             limit,
             deadline: limit.and_then(|limit| Instant::now().checked_add(limit)),
             killed: None,
@@ -266,12 +357,17 @@ impl HelperRunner {
     async fn event(&mut self, event: SessionEvent, work: &mut JoinSet<Done>) {
         match event {
             SessionEvent::Started { key, attempt } => {
-                let Some(running) = self.running.get(&key) else { return };
+                let Some(running) = self.running.get_mut(&key) else { return };
+                if std::mem::replace(&mut running.started, true) {
+                    return;
+                }
                 let action_id = running.action_id.clone();
                 self.reports.send(Report::Started { action_id, attempt }).await;
             }
             SessionEvent::Output(output) => {
-                let Some(running) = self.running.get(&output.key) else { return };
+                let Some(running) = self.running.get_mut(&output.key) else { return };
+                let Some(output) = untold(output, running.told) else { return };
+                running.told = output.offset + output.data.len() as u64;
                 let action_id = running.action_id.clone();
                 self.reports.send(Report::Output(wire_output(action_id, output))).await;
             }
@@ -312,7 +408,7 @@ impl HelperRunner {
         }
         // Nothing runs on its cores any more; the rest is nobody's to wait for.
         self.reports.send(Report::Ended(Box::new(report))).await;
-        let used_up = running.cgroup.and_then(|cgroup| cgroup.recycle().err());
+        let used_up = running.cgroup.and_then(ActionCgroup::recycle);
         self.park(used_up, None, work).await;
         self.prepare().await;
     }
@@ -344,7 +440,7 @@ impl HelperRunner {
             let key = key.to_owned();
             work.spawn_blocking(move || {
                 let result = cgroup.kill(KILL_LIMIT);
-                Done::Killed { key, cgroup, result }
+                Done::Killed { key, cgroup: Box::new(cgroup), result }
             });
             return;
         }
@@ -379,7 +475,7 @@ impl HelperRunner {
                     tracing::error!(action = key, %error, "cannot kill an action");
                 }
                 let Some(running) = self.running.get_mut(&key) else { return };
-                running.cgroup = Some(cgroup);
+                running.cgroup = Some(*cgroup);
                 running.killing = false;
                 running.deadline = Some(Instant::now() + REPORT_LIMIT);
                 if let Some(ended) = running.ended.take() {

@@ -97,6 +97,21 @@ pub(super) fn wire_output(action_id: String, output: Output) -> ActionOutput {
     }
 }
 
+/// What of a piece of output was not told yet, `told` bytes having been: a helper that
+/// was connected again repeats itself, perhaps in other pieces.
+pub(super) fn untold(mut output: Output, told: u64) -> Option<Output> {
+    let end = output.offset + output.data.len() as u64;
+    if output.offset >= told {
+        return Some(output);
+    }
+    if end <= told {
+        return None;
+    }
+    let cut = usize::try_from(told - output.offset).ok()?;
+    output.data.drain(..cut);
+    Some(Output { offset: told, dropped_before: 0, ..output })
+}
+
 /// The grant of an order of the queue.
 pub(super) fn grant(cores: &[u32], units: f64) -> CpuGrant {
     CpuGrant { cores: cores.iter().copied().collect(), units }
@@ -140,6 +155,25 @@ mod tests {
             let deadline = (millis > 0).then_some(at);
             let got = untag(&tag(&start, &name, deadline));
             prop_assert_eq!(got, Some((start, name, deadline)));
+        }
+
+        #[test]
+        fn repeated_output_is_told_once(first in 1usize..30, second in 1usize..30, told in 0u64..60) {
+            let all: Vec<u8> = (0..60).collect();
+            let (mut got, mut offset) = (all[..told as usize].to_vec(), 0);
+            for length in [first, second, 60] {
+                let end = all.len().min(offset + length);
+                let output = Output {
+                    key: "a".into(),
+                    stream: Stream::Stdout,
+                    offset: offset as u64,
+                    data: all[offset..end].to_vec(),
+                    dropped_before: 0,
+                };
+                got.extend(untold(output, got.len() as u64).map_or_else(Vec::new, |o| o.data));
+                offset = end;
+            }
+            prop_assert_eq!(got, all);
         }
 
         #[test]

@@ -43,10 +43,15 @@ pub struct SessionEvents {
 impl SessionEvents {
     pub(super) fn new(session: &Session) -> Self {
         Self {
-            socket: Arc::clone(&session.socket),
+            socket: session.socket(),
             transfers: Arc::clone(&session.transfers),
             buffer: vec![0; MAX_PACKET],
         }
+    }
+
+    /// Ends of transfers go to another session's.
+    pub(super) fn adopt_transfers(&mut self, transfers: &Arc<Transfers>) {
+        self.transfers = Arc::clone(transfers);
     }
 
     /// The next event. Cancel-safe.

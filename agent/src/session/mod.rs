@@ -16,7 +16,7 @@ mod transfer;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rollwright_init::protocol::{
     self, FromInit, KnownAction, MAX_FDS, PROTOCOL_VERSION, Start, ToInit,
@@ -34,7 +34,9 @@ pub const MAX_STDIN: usize = 1024 * 1024;
 /// A connection to one sandbox's helper. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Session {
-    socket: Arc<UnixSeqpacket>,
+    path: Arc<Path>,
+    /// The connection that stands, the same for all clones.
+    socket: Arc<Mutex<Arc<UnixSeqpacket>>>,
     transfers: Arc<Transfers>,
 }
 
@@ -63,7 +65,8 @@ impl Session {
         let socket = UnixSeqpacket::connect(path)
             .await
             .map_err(|source| SessionError::Connect { path: path.to_path_buf(), source })?;
-        let session = Self { socket: Arc::new(socket), transfers: Arc::default() };
+        let socket = Arc::new(Mutex::new(Arc::new(socket)));
+        let session = Self { path: path.into(), socket, transfers: Arc::default() };
         session.send(&ToInit::Hello { version: PROTOCOL_VERSION }, &[]).await?;
         let mut events = SessionEvents::new(&session);
         match events.receive().await? {
@@ -86,6 +89,22 @@ impl Session {
             }
         }
         Ok(Connected { session, known, events })
+    }
+
+    /// Connects again, for all clones: what the helper knew then, and its events. The
+    /// events of the broken connection must be dropped, which ends its transfers.
+    ///
+    /// # Errors
+    /// As [`Session::connect`].
+    pub async fn reconnect(&self) -> Result<(Vec<KnownAction>, SessionEvents), SessionError> {
+        let Connected { session, known, mut events } = Self::connect(&self.path).await?;
+        events.adopt_transfers(&self.transfers);
+        *self.socket.lock().unwrap_or_else(PoisonError::into_inner) = session.socket();
+        Ok((known, events))
+    }
+
+    fn socket(&self) -> Arc<UnixSeqpacket> {
+        Arc::clone(&self.socket.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Asks for an action to be run in the cgroup whose `cgroup.procs` files are
@@ -169,7 +188,7 @@ impl Session {
     async fn send(&self, message: &ToInit, fds: &[BorrowedFd<'_>]) -> Result<(), SessionError> {
         let packet = protocol::encode(message)?;
         if fds.is_empty() {
-            self.socket.send(&packet).await?;
+            self.socket().send(&packet).await?;
             return Ok(());
         }
         if fds.len() > MAX_FDS {
@@ -182,13 +201,7 @@ impl Session {
         let mut ancillary = AncillaryMessageWriter::new(&mut buffer);
         ancillary.add_fds(fds).map_err(|error| SessionError::BadRequest(error.to_string()))?;
         let parts = [std::io::IoSlice::new(&packet)];
-        self.socket.send_vectored_with_ancillary(&parts, &mut ancillary).await?;
+        self.socket().send_vectored_with_ancillary(&parts, &mut ancillary).await?;
         Ok(())
-    }
-}
-
-impl AsFd for Session {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use rollwright_agent::session::Session;
 use rollwright_proto::v1::agent_message::Message as FromAgent;
 use rollwright_proto::v1::fault::Kind;
 use rollwright_proto::v1::queue_message::Message as FromQueue;
@@ -155,5 +156,22 @@ async fn files_go_in_and_out() {
     let (output, _) = node.run(action("own", "t", "ls -ln sub/file")).await;
     assert!(output.contains("1000     1000"), "{output}");
     let _ = shell("");
+    node.finish().await;
+}
+
+#[tokio::test]
+async fn a_broken_connection_to_the_helper_costs_no_action() {
+    let Some(mut node) = TestNode::start().await else { return };
+    node.open("t", spec()).await.unwrap();
+    let script = "echo begun; until [ -e go ]; do sleep 0.05; done; echo done; exit 4";
+    node.say(FromQueue::StartAction(action("a", "t", script))).await;
+    node.started("a").await;
+    // Whoever connects last has the helper; the agent may take it back at once.
+    drop(Session::connect(&node.helper_socket()).await);
+    let (_, ended) = node.run(action("b", "t", "touch go")).await;
+    assert_eq!(finished(&ended).exit_code, Some(0));
+    let ended = node.ended("a").await;
+    assert_eq!(finished(&ended).exit_code, Some(4));
+    assert_eq!(node.output("a"), "begun\ndone\n");
     node.finish().await;
 }

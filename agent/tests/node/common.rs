@@ -294,6 +294,12 @@ impl TestNode {
     }
 
     /// Container names of this node.
+    /// Socket of the helper of the only sandbox.
+    pub(crate) fn helper_socket(&self) -> PathBuf {
+        let mut runs = std::fs::read_dir(self.config.state_dir.join("run")).unwrap();
+        runs.next().unwrap().unwrap().path().join("init.sock")
+    }
+
     pub(crate) fn containers(&self) -> Vec<String> {
         containers(&self.config.node)
     }
