@@ -11,6 +11,8 @@ use rollwright_proto::v1::SandboxSpec;
 pub const MANAGED: &str = "rollwright.dev/managed";
 /// Node name of the agent that made it.
 pub const AGENT: &str = "rollwright.dev/agent";
+/// Random id of the agent's state directory: two agents may go by one node name.
+pub const AGENT_ID: &str = "rollwright.dev/agent-id";
 /// Trajectory that it was made for; absent on a warm sandbox.
 pub const TRAJECTORY: &str = "rollwright.dev/trajectory";
 /// Template's name.
@@ -25,15 +27,32 @@ pub const SANDBOX: &str = "sandbox";
 /// Value of [`MANAGED`] on networks.
 pub const NETWORK: &str = "network";
 
+/// Whose a container or network is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Owner {
+    /// Node name of the agent.
+    pub node: String,
+    /// Id of its state directory.
+    pub id: String,
+}
+
+/// The labels of anything of this sort.
+pub fn of(owner: &Owner, sort: &str) -> HashMap<String, String> {
+    HashMap::from([
+        (MANAGED.to_owned(), sort.to_owned()),
+        (AGENT.to_owned(), owner.node.clone()),
+        (AGENT_ID.to_owned(), owner.id.clone()),
+    ])
+}
+
 /// The labels of a sandbox; `trajectory` is absent for a warm one.
 pub fn of_sandbox(
-    agent: &str,
+    owner: &Owner,
     trajectory: Option<&str>,
     spec: &SandboxSpec,
 ) -> HashMap<String, String> {
-    let mut labels = HashMap::from([
-        (MANAGED.to_owned(), SANDBOX.to_owned()),
-        (AGENT.to_owned(), agent.to_owned()),
+    let mut labels = of(owner, SANDBOX);
+    labels.extend([
         (TEMPLATE.to_owned(), spec.template.clone()),
         (MEMORY.to_owned(), spec.memory_bytes.to_string()),
         (SPEC.to_owned(), STANDARD.encode(spec.encode_to_vec())),
@@ -53,11 +72,9 @@ pub fn spec_of<S: std::hash::BuildHasher>(
 }
 
 /// Docker's label filters for everything of one agent and sort.
-pub fn filter(agent: &str, sort: &str) -> HashMap<String, Vec<String>> {
-    HashMap::from([(
-        "label".to_owned(),
-        vec![format!("{MANAGED}={sort}"), format!("{AGENT}={agent}")],
-    )])
+pub fn filter(owner: &Owner, sort: &str) -> HashMap<String, Vec<String>> {
+    let labels = of(owner, sort).into_iter().map(|(label, value)| format!("{label}={value}"));
+    HashMap::from([("label".to_owned(), labels.collect())])
 }
 
 #[cfg(test)]
@@ -73,7 +90,7 @@ mod tests {
             env: [("A".to_owned(), "ü=\n".to_owned())].into(),
             ..Default::default()
         };
-        let labels = of_sandbox("node", Some("t/1"), &spec);
+        let labels = of_sandbox(&Owner { node: "node".into(), id: "i".into() }, Some("t/1"), &spec);
         assert_eq!(spec_of(&labels), Some(spec));
         assert_eq!(labels.get(TRAJECTORY).map(String::as_str), Some("t/1"));
         let broken = HashMap::from([(SPEC.to_owned(), "%%%".to_owned())]);

@@ -20,6 +20,7 @@ use rollwright_core::fault::Fault;
 use tokio::sync::OnceCell;
 
 use crate::fault;
+use labels::Owner;
 use spec::Capabilities;
 
 /// Seconds that one Docker call may take before the engine counts as hung.
@@ -48,6 +49,8 @@ pub struct Found {
 pub struct Running {
     /// Its main process, as this machine numbers it.
     pub pid: u32,
+    /// Docker's name of its network.
+    pub network: Option<String>,
     /// Its environment: the image's and the template's.
     pub env: BTreeMap<String, String>,
 }
@@ -120,26 +123,27 @@ impl Engine {
                 let env = env.iter().filter_map(|entry| entry.split_once('='));
                 let env = env.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
                 let pid = u32::try_from(pid).ok().filter(|pid| *pid > 0);
-                Ok(pid.map(|pid| Running { pid, env }))
+                let network = found.host_config.and_then(|host| host.network_mode);
+                Ok(pid.map(|pid| Running { pid, network, env }))
             }
             Err(Error::DockerResponseServerError { status_code: 404, .. }) => Ok(None),
             Err(error) => Err(fault::docker("inspecting a sandbox", &error)),
         }
     }
 
-    /// Removes a container with whatever runs in it. Succeeds when it is gone.
+    /// Removes a container with whatever runs in it. Succeeds when it is gone, and
+    /// fails while another removal of it is still on its way.
     pub async fn remove(&self, name: &str) -> Result<(), Fault> {
         let options = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
         match self.docker.remove_container(name, Some(options)).await {
-            // 409: another removal of it is on its way.
-            Ok(()) | Err(Error::DockerResponseServerError { status_code: 404 | 409, .. }) => Ok(()),
+            Ok(()) | Err(Error::DockerResponseServerError { status_code: 404, .. }) => Ok(()),
             Err(error) => Err(fault::docker("removing a sandbox", &error)),
         }
     }
 
     /// All sandboxes of one agent, running or not.
-    pub async fn sandboxes(&self, agent: &str) -> Result<Vec<Found>, Fault> {
-        let filters = labels::filter(agent, labels::SANDBOX);
+    pub async fn sandboxes(&self, owner: &Owner) -> Result<Vec<Found>, Fault> {
+        let filters = labels::filter(owner, labels::SANDBOX);
         let options = ListContainersOptionsBuilder::default().all(true).filters(&filters).build();
         let list = self.docker.list_containers(Some(options)).await;
         let list = list.map_err(|error| fault::docker("listing sandboxes", &error))?;
@@ -171,12 +175,18 @@ impl Engine {
         text.trim().to_owned()
     }
 
-    /// Deaths of one agent's sandboxes as they happen, until the engine goes away.
-    pub fn deaths(&self, agent: &str) -> impl Stream<Item = Result<EventMessage, Error>> + use<> {
-        let mut filters = labels::filter(agent, labels::SANDBOX);
+    /// Deaths of one agent's sandboxes from `since` (seconds of the epoch) on, as
+    /// they happen, until the engine goes away.
+    pub fn deaths(
+        &self,
+        owner: &Owner,
+        since: u64,
+    ) -> impl Stream<Item = Result<EventMessage, Error>> + use<> {
+        let mut filters = labels::filter(owner, labels::SANDBOX);
         filters.insert("type".into(), vec!["container".into()]);
         filters.insert("event".into(), vec!["die".into(), "destroy".into()]);
-        let options = EventsOptionsBuilder::default().filters(&filters).build();
+        let options =
+            EventsOptionsBuilder::default().since(&since.to_string()).filters(&filters).build();
         self.docker.events(Some(options))
     }
 }

@@ -10,7 +10,7 @@ use bollard::models::{
 use rollwright_core::fault::Fault;
 use rollwright_proto::v1::SandboxSpec;
 
-use super::labels;
+use super::labels::{self, Owner};
 use crate::{fault, policy};
 
 /// Where the helper stands in every sandbox.
@@ -39,8 +39,8 @@ pub struct Capabilities {
 /// What a container is made of besides its template.
 #[derive(Debug, Clone, Copy)]
 pub struct Placement<'a> {
-    /// Node name of this agent.
-    pub agent: &'a str,
+    /// This agent.
+    pub owner: &'a Owner,
     /// `None` for a warm sandbox.
     pub trajectory: Option<&'a str>,
     /// Host path of the helper.
@@ -62,7 +62,7 @@ pub fn container(
     let uid = policy::uid(spec);
     let mut env: Vec<String> = spec.env.iter().map(|(k, v)| format!("{k}={v}")).collect();
     env.sort();
-    let labels = labels::of_sandbox(place.agent, place.trajectory, spec);
+    let labels = labels::of_sandbox(place.owner, place.trajectory, spec);
     Ok(ContainerCreateBody {
         image: Some(spec.image.clone()),
         hostname: Some("sandbox".into()),
@@ -213,8 +213,9 @@ mod tests {
     }
 
     fn place() -> Placement<'static> {
+        static OWNER: Owner = Owner { node: String::new(), id: String::new() };
         Placement {
-            agent: "n",
+            owner: &OWNER,
             trajectory: Some("t"),
             init: Path::new("/opt/init"),
             run_dir: Path::new("/state/run/x"),

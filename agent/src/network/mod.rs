@@ -15,9 +15,10 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
 use tokio::sync::Mutex;
 
-use crate::docker::{Engine, labels};
+use crate::docker::Engine;
+use crate::docker::labels::{self, Owner};
 use crate::fault;
-use rules::{RuleSet, chains};
+use rules::{RuleSet, bridges, chains};
 
 /// Docker's name for no network at all.
 pub const NONE: &str = "none";
@@ -28,21 +29,21 @@ pub const MAX_NETWORKS: usize = 16;
 #[derive(Debug)]
 pub struct Networks {
     engine: Engine,
-    agent: String,
+    owner: Owner,
     /// Sandboxes on each network. Locked over a whole change: networks are few
     /// and change rarely, and half-made rules must not be seen.
     users: Mutex<HashMap<String, usize>>,
 }
 
 impl Networks {
-    /// Networks of the agent of that node name.
-    pub fn new(engine: Engine, agent: String) -> Self {
-        Self { engine, agent, users: Mutex::default() }
+    /// Networks of one agent.
+    pub fn new(engine: Engine, owner: Owner) -> Self {
+        Self { engine, owner, users: Mutex::default() }
     }
 
     /// Makes the network of these rules ready for one more sandbox; its name.
     pub async fn acquire(&self, rules: &RuleSet) -> Result<String, Fault> {
-        let name = rules.name(&self.agent);
+        let name = rules.name(&self.owner.id);
         let mut users = self.users.lock().await;
         if !users.contains_key(&name) {
             if users.len() >= MAX_NETWORKS {
@@ -76,16 +77,32 @@ impl Networks {
         }
     }
 
-    /// Removes networks of an earlier process that nothing uses now.
+    /// One more sandbox, of an earlier process, on a network that is there.
+    pub async fn adopt(&self, name: &str) {
+        *self.users.lock().await.entry(name.to_owned()).or_default() += 1;
+    }
+
+    /// Removes networks and rules that nothing uses now.
     pub async fn collect(&self) -> Result<(), Fault> {
-        let filters = labels::filter(&self.agent, labels::NETWORK);
+        let filters = labels::filter(&self.owner, labels::NETWORK);
         let options = ListNetworksOptionsBuilder::default().filters(&filters).build();
         let list = self.engine.raw().list_networks(Some(options)).await;
         let list = list.map_err(|error| fault::docker("listing networks", &error))?;
         let users = self.users.lock().await;
-        for name in list.into_iter().filter_map(|network| network.name) {
-            if !users.contains_key(&name) {
-                self.tear_down(&name).await;
+        let left: Vec<String> = list.into_iter().filter_map(|network| network.name).collect();
+        for name in &left {
+            if !users.contains_key(name) {
+                self.tear_down(name).await;
+            }
+        }
+        // Rules without a network: whoever made them ended half-way.
+        let Some(listing) = list_rules().await else { return Ok(()) };
+        for bridge in bridges(&listing, &self.owner.id) {
+            if !users.contains_key(bridge)
+                && !left.iter().any(|name| name == bridge)
+                && let Err(fault) = uninstall(bridge).await
+            {
+                tracing::warn!(network = bridge, %fault, "cannot remove a network's rules");
             }
         }
         Ok(())
@@ -101,10 +118,7 @@ impl Networks {
             driver: Some("bridge".into()),
             enable_ipv6: Some(false),
             options: Some(options),
-            labels: Some(HashMap::from([
-                (labels::MANAGED.to_owned(), labels::NETWORK.to_owned()),
-                (labels::AGENT.to_owned(), self.agent.clone()),
-            ])),
+            labels: Some(labels::of(&self.owner, labels::NETWORK)),
             ..Default::default()
         };
         match self.engine.raw().create_network(request).await {
@@ -127,6 +141,14 @@ impl Networks {
             tracing::warn!(network = name, %fault, "cannot remove a network's rules");
         }
     }
+}
+
+/// All rules of this machine; `None` where there is no packet filter.
+async fn list_rules() -> Option<String> {
+    let listed =
+        Command::new("iptables").args(["-w", "10", "-S"]).kill_on_drop(true).output().await;
+    let listed = listed.ok().filter(|listed| listed.status.success())?;
+    Some(String::from_utf8_lossy(&listed.stdout).into_owned())
 }
 
 /// Puts the rules of a bridge in place, whatever was there before.

@@ -1,5 +1,6 @@
 //! Which addresses a sandbox with network reaches, as iptables rules. Pure.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;
@@ -98,13 +99,9 @@ impl RuleSet {
     }
 
     /// Name of the bridge and Docker network: the same for equal sets of one agent.
-    pub fn name(&self, agent: &str) -> String {
-        // FNV-1a: stable over builds, and nobody gains by a collision within one node.
-        let text = format!("{agent}\n{self:?}");
-        let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-        });
-        format!("rw{:010x}", hash & 0xff_ffff_ffff)
+    pub fn name(&self, agent_id: &str) -> String {
+        let hash = hash(&format!("{agent_id}\n{self:?}"));
+        format!("{}{:08x}", prefix(agent_id), hash & 0xffff_ffff)
     }
 
     /// Input of `iptables-restore --noflush`: both chains of the bridge, replaced
@@ -135,6 +132,26 @@ impl RuleSet {
         text.push_str("COMMIT\n");
         text
     }
+}
+
+/// FNV-1a: stable over builds, and nobody gains by a collision within one node.
+fn hash(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+/// What the names of an agent's bridges begin with.
+fn prefix(agent_id: &str) -> String {
+    format!("rw{:05x}", hash(agent_id) & 0xf_ffff)
+}
+
+/// Bridges of this agent that have chains in `iptables -S`.
+pub fn bridges<'a>(listing: &'a str, agent_id: &str) -> BTreeSet<&'a str> {
+    let prefix = prefix(agent_id);
+    let chains = listing.lines().filter_map(|line| line.strip_prefix("-N RW-"));
+    let bridges = chains.filter_map(|chain| chain.split_once('-').map(|(_, bridge)| bridge));
+    bridges.filter(|bridge| bridge.starts_with(&prefix)).collect()
 }
 
 fn push(text: &mut String, chain: &str, rule: &str) {
@@ -174,6 +191,18 @@ mod tests {
         assert_eq!(one.name("n"), two.name("n"));
         assert_ne!(one.name("n"), one.name("m"));
         assert!(one.name("n").len() < 16 && chains(&one.name("n")).0.len() < 29);
+    }
+
+    #[test]
+    fn an_agent_finds_its_own_chains() {
+        let name = RuleSet::new(&[], &[]).unwrap().name("me");
+        let (forward, input) = chains(&name);
+        let other = chains(&RuleSet::new(&[], &[]).unwrap().name("other")).0;
+        let listing = format!(
+            "-P INPUT ACCEPT\n-N DOCKER\n-N {forward}\n-N {input}\n-N {other}\n\
+             -A INPUT -i {name} -j {input}\n"
+        );
+        assert_eq!(bridges(&listing, "me").into_iter().collect::<Vec<_>>(), [name]);
     }
 
     #[test]

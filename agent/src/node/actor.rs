@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Input;
 use super::inbox;
+use crate::docker::Found;
 use crate::reset::warm::WarmPools;
 use crate::reset::{Ground, Made};
 use crate::runner::Report;
@@ -35,8 +36,8 @@ pub(super) enum Event {
     Removed { trajectory: String },
     /// Docker says that this container died.
     Died { name: String },
-    /// Docker answers again; these containers of ours run.
-    EngineBack { running: Vec<String> },
+    /// All containers that Docker has of this agent.
+    Listed { found: Vec<Found> },
     /// A transfer ended.
     TransferEnded { transfer: u64 },
 }
@@ -111,6 +112,7 @@ impl Actor {
         disk_free: Arc<AtomicU64>,
     ) -> Self {
         let (events_tx, events_rx) = mpsc::channel(EVENTS);
+        let stopping = ground.ending.clone();
         Self {
             ground,
             topology,
@@ -127,7 +129,7 @@ impl Actor {
             link: None,
             events_tx,
             events_rx,
-            stopping: CancellationToken::new(),
+            stopping,
         }
     }
 
@@ -139,7 +141,7 @@ impl Actor {
     ) {
         let watching = tokio::spawn(super::upkeep::watch(
             self.ground.engine.clone(),
-            self.ground.config.node.clone(),
+            self.ground.owner.clone(),
             self.events_tx.clone(),
         ));
         let mut disk = tokio::time::interval(self.ground.config.images.every);
@@ -215,7 +217,7 @@ impl Actor {
             Event::Warmed { spec, made } => self.warmed(&spec, made),
             Event::Removed { trajectory } => self.removed(trajectory).await,
             Event::Died { name } => self.died(&name).await,
-            Event::EngineBack { running } => self.engine_back(&running).await,
+            Event::Listed { found } => self.listed(&found),
             Event::TransferEnded { transfer } => {
                 self.transfers.remove(&transfer);
             }
@@ -299,16 +301,24 @@ impl Actor {
         for sandbox in gone {
             self.remove_in_background(sandbox);
         }
-        // Sandboxes that were just made are in events that nobody takes any more.
-        while let Ok(event) = self.events_rx.try_recv() {
+        self.ground.tracker.close();
+        let tracker = self.ground.tracker.clone();
+        loop {
+            // Tasks say what they did before they end: events are taken to the last.
+            let event = tokio::select! {
+                biased;
+                Some(event) = self.events_rx.recv() => event,
+                () = tracker.wait() => match self.events_rx.try_recv() {
+                    Ok(event) => event,
+                    Err(_) => break,
+                },
+            };
             if let Event::Opened { made: Ok(made), .. } | Event::Warmed { made: Ok(made), .. } =
                 event
             {
                 self.remove_in_background(made.sandbox);
             }
         }
-        self.ground.tracker.close();
-        self.ground.tracker.wait().await;
         if remove && let Err(fault) = self.ground.networks.collect().await {
             tracing::warn!(%fault, "cannot remove networks");
         }

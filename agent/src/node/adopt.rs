@@ -9,12 +9,13 @@ use rollwright_proto::v1::{LiveAction, ResetTimes, SandboxFailed};
 use super::actor::{Action, Actor, Entry};
 use crate::docker::{Found, labels};
 use crate::fault;
+use crate::reset::Leaving;
 use crate::sandbox::Sandbox;
 
 impl Actor {
     /// Runs before anything else.
     pub(super) async fn adopt(&mut self) -> Result<(), Fault> {
-        let found = self.ground.engine.sandboxes(&self.ground.config.node).await?;
+        let found = self.ground.engine.sandboxes(&self.ground.owner).await?;
         let names: Vec<&str> = found.iter().map(|found| found.name.as_str()).collect();
         for open in self.ground.places.collect(&names) {
             let fault =
@@ -31,7 +32,7 @@ impl Actor {
         // One without a record was in reset or warm: nobody waits for it.
         let record = self.ground.places.recorded(&container.name);
         let Some(mut open) = record.filter(|open| !open.trajectory_id.is_empty()) else {
-            self.ground.remove(&container.name, None).await;
+            self.remove_in_background(Leaving::named(&container.name));
             return;
         };
         if open.spec.is_none() {
@@ -48,7 +49,7 @@ impl Actor {
             }
             Err(fault) => {
                 tracing::warn!(trajectory = open.trajectory_id, %fault, "a sandbox is lost");
-                self.ground.remove(&container.name, None).await;
+                self.remove_in_background(Leaving::named(&container.name));
                 self.tell_later(open.trajectory_id, &fault);
             }
         }

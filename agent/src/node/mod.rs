@@ -12,20 +12,23 @@ mod upkeep;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use rollwright_core::fault::Fault;
 use rollwright_proto::v1::{AgentMessage, QueueMessage};
 use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::cgroup::Hierarchy;
 use crate::config::{AgentConfig, ConfigError};
 use crate::docker::Engine;
+use crate::docker::labels::Owner;
 use crate::images::Images;
 use crate::images::gc::Ledger;
 use crate::metrics::Metrics;
 use crate::network::Networks;
-use crate::reset::Ground;
+use crate::reset::{Ground, Names};
 use crate::sandbox::Places;
 use crate::topology::{self, TopologyError};
 use actor::Actor;
@@ -34,6 +37,8 @@ use actor::Actor;
 const INBOX: usize = 1024;
 /// Sandboxes that are removed at the same time: more only make Docker slower.
 const REMOVALS_AT_ONCE: usize = 8;
+/// How long an agent that is ending may hold its state directory.
+const LOCK_PATIENCE: Duration = Duration::from_secs(10);
 /// Reports of runners that wait for the node.
 const REPORTS: usize = 4096;
 
@@ -119,14 +124,18 @@ pub async fn start(config: AgentConfig, metrics: Arc<Metrics>) -> Result<NodeHan
     config.validate()?;
     let topology = topology::discover(&config.system_root, &config.reserved)?;
     let hierarchy = Hierarchy::detect(&config.cgroup_root)?;
-    let places = Places::new(&config.state_dir)?;
+    let places = Places::take(&config.state_dir, LOCK_PATIENCE).await?;
+    let owner = Owner { node: config.node.clone(), id: places.id().to_owned() };
     let engine = Engine::connect(&config.docker_socket).await?;
     engine.capabilities().await?;
     let root_dir = engine.root_dir().await?;
     let (reports_tx, reports_rx) = mpsc::channel(REPORTS);
     let ground = Arc::new(Ground {
         images: Images::new(engine.clone(), Ledger::open(Some(places.pulled()))),
-        networks: Networks::new(engine.clone(), config.node.clone()),
+        networks: Arc::new(Networks::new(engine.clone(), owner.clone())),
+        owner,
+        names: Names::default(),
+        ending: CancellationToken::new(),
         places,
         hierarchy,
         cores: topology.numa.iter().flatten().copied().collect(),

@@ -11,8 +11,8 @@ use rollwright_proto::v1::{
 
 use super::actor::{Actor, Entry, Event, Ready};
 use crate::fault;
-use crate::reset::Made;
 use crate::reset::warm::{MAX_POOLS, Taken};
+use crate::reset::{Leaving, Made};
 use crate::sandbox::Sandbox;
 
 /// Most failures kept for the next stream.
@@ -191,19 +191,18 @@ impl Actor {
         Some(ready.sandbox)
     }
 
-    pub(super) fn remove_in_background(&self, sandbox: Sandbox) {
-        let ground = Arc::clone(&self.ground);
-        self.ground.tracker.spawn(async move {
-            ground.remove(&sandbox.name, sandbox.network.as_deref()).await;
-        });
+    pub(super) fn remove_in_background(&self, leaving: impl Into<Leaving>) {
+        let (ground, leaving) = (Arc::clone(&self.ground), leaving.into());
+        self.ground.tracker.spawn(async move { ground.remove(leaving).await });
     }
 
     fn remove_and_tell(&self, sandbox: Sandbox, trajectory: String) {
         let (ground, events_tx) = (Arc::clone(&self.ground), self.events_tx.clone());
         self.ground.tracker.spawn(async move {
-            ground.remove(&sandbox.name, sandbox.network.as_deref()).await;
-            // A node that has ended tells nobody.
-            let _ = events_tx.send(Event::Removed { trajectory }).await;
+            if ground.remove(sandbox.into()).await {
+                // A node that has ended tells nobody.
+                let _ = events_tx.send(Event::Removed { trajectory }).await;
+            }
         });
     }
 

@@ -3,35 +3,47 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bollard::models::EventMessage;
 use futures::StreamExt as _;
 use tokio::sync::mpsc;
+use tokio::time::MissedTickBehavior;
 
 use super::actor::{Actor, Entry, Event};
-use crate::docker::Engine;
+use crate::docker::labels::Owner;
+use crate::docker::{Engine, Found};
 use crate::fault;
+use crate::reset::Leaving;
 
 /// Pause between two looks for an engine that went away.
 const ENGINE_PAUSE: Duration = Duration::from_secs(1);
+/// Time between two looks at everything that is there.
+const LIST_EVERY: Duration = Duration::from_mins(1);
 
 /// Follows the engine's events for as long as the node works. An engine that
 /// went away is waited for, and what it no longer runs is then found out.
-pub(super) async fn watch(engine: Engine, agent: String, events_tx: mpsc::Sender<Event>) {
+pub(super) async fn watch(engine: Engine, owner: Owner, events_tx: mpsc::Sender<Event>) {
     loop {
-        let mut deaths = engine.deaths(&agent).boxed();
-        // What happened before the stream stood is in the list.
-        if let Ok(found) = engine.sandboxes(&agent).await {
-            let running = found.into_iter().filter(|found| found.running);
-            let running = running.map(|found| found.name).collect();
-            if events_tx.send(Event::EngineBack { running }).await.is_err() {
-                return;
-            }
-        }
-        while let Some(Ok(death)) = deaths.next().await {
-            let Some(name) = name_of(death) else { continue };
-            if events_tx.send(Event::Died { name }).await.is_err() {
+        // The stream stands only some time after the list: it begins before it.
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let mut deaths = engine.deaths(&owner, since).boxed();
+        let mut looks = tokio::time::interval(LIST_EVERY);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let event = tokio::select! {
+                death = deaths.next() => match death {
+                    Some(Ok(death)) => name_of(death).map(|name| Event::Died { name }),
+                    Some(Err(_)) | None => break,
+                },
+                _ = looks.tick() => {
+                    let found = engine.sandboxes(&owner).await;
+                    found.ok().map(|found| Event::Listed { found })
+                }
+            };
+            if let Some(event) = event
+                && events_tx.send(event).await.is_err()
+            {
                 return;
             }
         }
@@ -57,24 +69,42 @@ impl Actor {
         }
     }
 
-    /// What is not in the list does not run.
-    pub(super) async fn engine_back(&mut self, running: &[String]) {
-        let running: HashSet<&str> = running.iter().map(String::as_str).collect();
+    /// What is not in the list does not run, and what is nobody's goes.
+    pub(super) fn listed(&mut self, found: &[Found]) {
+        for left in found.iter().filter(|found| !self.ground.names.contains(&found.name)) {
+            tracing::warn!(sandbox = left.name, "removing a sandbox that nobody holds");
+            self.remove_in_background(Leaving::named(&left.name));
+        }
+        let running: HashSet<&str> =
+            found.iter().filter(|found| found.running).map(|found| found.name.as_str()).collect();
         let up = self.trajectories.keys().map(Arc::clone);
         let warm = self.warm.ready().map(|made| Arc::clone(&made.sandbox.name));
         let gone: Vec<Arc<str>> =
             up.chain(warm).filter(|name| !running.contains(name.as_ref())).collect();
-        for name in gone {
-            // The list may be older than the sandbox.
-            if matches!(self.ground.engine.running(&name).await, Ok(None)) {
-                self.died(&name).await;
-            }
+        if gone.is_empty() {
+            return;
         }
+        let (engine, events_tx) = (self.ground.engine.clone(), self.events_tx.clone());
+        tokio::spawn(async move {
+            for name in gone {
+                // The list may be older than the sandbox. A node that has ended asks nothing.
+                if matches!(engine.running(&name).await, Ok(None)) {
+                    let _ = events_tx.send(Event::Died { name: name.to_string() }).await;
+                }
+            }
+        });
     }
 
     pub(super) fn look_at_disk(&self) {
         let Some(disk) = super::free_bytes(&self.root_dir) else { return };
         self.disk_free.store(disk.free, Ordering::Relaxed);
+        let networks = Arc::clone(&self.ground.networks);
+        tokio::spawn(async move {
+            // The next look tries again.
+            if let Err(fault) = networks.collect().await {
+                tracing::debug!(%fault, "cannot look for unused networks");
+            }
+        });
         let free = i64::try_from(disk.free).unwrap_or(i64::MAX);
         self.ground.metrics.disk_free_bytes.set(free);
         let gc = self.ground.config.images.clone();

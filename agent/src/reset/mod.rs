@@ -2,6 +2,7 @@
 //! and set-up, each with its own time-out, metric and fault. Whatever fails,
 //! nothing stays.
 
+mod removal;
 mod setup;
 pub mod warm;
 
@@ -16,6 +17,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::cgroup::{CoreList, Hierarchy, SandboxCgroup, container_cgroup};
 use crate::config::AgentConfig;
+use crate::docker::labels::Owner;
 use crate::docker::spec::{self, Placement};
 use crate::docker::{Engine, Running};
 use crate::fault;
@@ -29,6 +31,7 @@ use crate::runner::helper::HelperRunner;
 use crate::runner::{ORDERS, Report, Reports};
 use crate::sandbox::{Places, Sandbox, new_name};
 use crate::session::{Connected, Session, SessionError};
+pub use removal::{Leaving, Names};
 
 /// Time limits where the template does not say.
 const IMAGE_TIMEOUT: Duration = Duration::from_mins(10);
@@ -36,13 +39,16 @@ const START_TIMEOUT: Duration = Duration::from_mins(1);
 /// First and longest pause between two tries to reach a new helper.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
-/// Tries to remove a container, and the pause between two.
-const REMOVE_TRIES: u32 = 60;
-const REMOVE_PAUSE: Duration = Duration::from_secs(1);
 
 /// What sandboxes are made with.
 #[derive(Debug)]
 pub struct Ground {
+    /// The agent, as its containers and networks are labelled.
+    pub owner: Owner,
+    /// Every sandbox of this process from its making to its removal.
+    pub names: Names,
+    /// The agent ends.
+    pub ending: CancellationToken,
     /// The agent's settings.
     pub config: AgentConfig,
     /// Docker.
@@ -50,7 +56,7 @@ pub struct Ground {
     /// Images.
     pub images: Images,
     /// Networks.
-    pub networks: Networks,
+    pub networks: Arc<Networks>,
     /// Directories.
     pub places: Places,
     /// The node's cgroups.
@@ -83,6 +89,8 @@ pub struct Made {
 struct Attempt {
     name: String,
     network: Option<String>,
+    /// Network and rules. Never dropped half-way: what it made would stay.
+    acquiring: Option<tokio::task::JoinHandle<Result<String, Fault>>>,
     /// Docker's part. Never dropped half-way: Docker would finish it unseen.
     starting: Option<tokio::task::JoinHandle<Result<(), Fault>>>,
 }
@@ -96,7 +104,9 @@ impl Ground {
         cancel: &CancellationToken,
     ) -> Result<Made, Fault> {
         let mut times = ResetTimes::default();
-        let mut attempt = Attempt { name: new_name(), network: None, starting: None };
+        let mut attempt =
+            Attempt { name: new_name(), network: None, acquiring: None, starting: None };
+        self.names.insert(&attempt.name);
         let made = tokio::select! {
             made = self.try_make(trajectory, spec, &mut attempt, &mut times) => made,
             () = cancel.cancelled() => Err(fault::cancelled("the sandbox was closed")),
@@ -105,8 +115,13 @@ impl Ground {
             Ok(sandbox) => Ok(Made { sandbox, times }),
             Err(fault) => {
                 self.metrics.reset_failed(&fault);
-                let ground = Arc::clone(self);
-                self.tracker.spawn(async move { ground.undo(attempt).await });
+                if cancel.is_cancelled() {
+                    // Whoever closed it is told when nothing of it is left.
+                    self.undo(attempt).await;
+                } else {
+                    let ground = Arc::clone(self);
+                    self.tracker.spawn(async move { ground.undo(attempt).await });
+                }
                 Err(fault)
             }
         }
@@ -173,10 +188,10 @@ impl Ground {
         spec: &SandboxSpec,
         attempt: &mut Attempt,
     ) -> Result<(Running, Connected), Fault> {
-        attempt.network = self.network(spec).await?;
+        self.network(spec, attempt).await?;
         let run_dir = self.places.make_run_dir(&attempt.name)?;
         let place = Placement {
-            agent: &self.config.node,
+            owner: &self.owner,
             trajectory,
             init: &self.config.init,
             run_dir: &run_dir,
@@ -222,13 +237,21 @@ impl Ground {
         }
     }
 
-    async fn network(&self, spec: &SandboxSpec) -> Result<Option<String>, Fault> {
+    async fn network(&self, spec: &SandboxSpec, attempt: &mut Attempt) -> Result<(), Fault> {
         let Some(network) = spec.network.as_ref().filter(|network| network.enabled) else {
-            return Ok(None);
+            return Ok(());
         };
         let rules = RuleSet::new(&self.config.policy.closed_cidrs, &network.allow);
         let rules = rules.map_err(|error| fault::user("InvalidSandbox", error.to_string()))?;
-        self.networks.acquire(&rules).await.map(Some)
+        let networks = Arc::clone(&self.networks);
+        let acquiring = tokio::spawn(async move { networks.acquire(&rules).await });
+        let acquired = attempt.acquiring.insert(acquiring).await;
+        attempt.acquiring = None;
+        let died = |error: tokio::task::JoinError| {
+            fault::infrastructure("NetworkRulesFailed", error.to_string())
+        };
+        attempt.network = Some(acquired.map_err(died)??);
+        Ok(())
     }
 
     fn cgroup(
@@ -281,7 +304,8 @@ impl Ground {
             tokio::spawn(DockerRunner::new(context, events).run(orders_rx));
         }
         let env = running.env.clone();
-        (Sandbox { name, spec, env, network, session, cgroup: files, orders_tx }, live)
+        let main = removal::main_process(running.pid);
+        (Sandbox { name, spec, env, network, main, session, cgroup: files, orders_tx }, live)
     }
 
     /// `cgroup.procs` of a container that the plain mode runs.
@@ -304,19 +328,14 @@ impl Ground {
         let spec = open.spec.clone().unwrap_or_default();
         let gone = || fault::infrastructure("SandboxLost", "the sandbox ended while no agent ran");
         let running = self.engine.running(name).await?.ok_or_else(gone)?;
-        let network = self.network(&spec).await?;
-        let connected = self.adopt_session(name, &spec, &running).await;
-        match connected {
-            Ok((cgroup, connected)) => {
-                Ok(self.run(name.to_owned(), spec, network, &running, cgroup, connected))
-            }
-            Err(fault) => {
-                if let Some(network) = network {
-                    self.networks.release(&network).await;
-                }
-                Err(fault)
-            }
+        let (cgroup, connected) = self.adopt_session(name, &spec, &running).await?;
+        // Made under the policy of its time: its name says which network it is.
+        let network = running.network.clone().filter(|network| network != NONE);
+        if let Some(network) = &network {
+            self.networks.adopt(network).await;
         }
+        self.names.insert(name);
+        Ok(self.run(name.to_owned(), spec, network, &running, cgroup, connected))
     }
 
     async fn adopt_session(
@@ -330,35 +349,6 @@ impl Ground {
             fault::infrastructure("SandboxLost", format!("its helper does not answer: {error}"))
         })?;
         Ok((self.cgroup(spec, running)?, connected))
-    }
-
-    /// Removes a sandbox and all that belongs to it.
-    pub async fn remove(&self, name: &str, network: Option<&str>) {
-        // An error means that the semaphore was closed, which never happens.
-        let _turn = self.removals.acquire().await;
-        for left in (0..REMOVE_TRIES).rev() {
-            let Err(fault) = self.engine.remove(name).await else { break };
-            if left == 0 {
-                // It is found by its labels, without a record, at the next start.
-                tracing::error!(sandbox = name, %fault, "cannot remove a sandbox");
-            } else {
-                // An engine that restarts comes back with the container on its list.
-                tokio::time::sleep(REMOVE_PAUSE).await;
-            }
-        }
-        self.places.forget(name);
-        if let Some(network) = network {
-            self.networks.release(network).await;
-        }
-    }
-
-    async fn undo(&self, attempt: Attempt) {
-        if let Some(starting) = attempt.starting
-            && let Err(error) = starting.await
-        {
-            tracing::error!(%error, "the start of a sandbox died");
-        }
-        self.remove(&attempt.name, attempt.network.as_deref()).await;
     }
 }
 

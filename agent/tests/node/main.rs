@@ -8,6 +8,7 @@ mod idle;
 mod link;
 mod network;
 mod plain;
+mod removal;
 mod reset;
 mod restart;
 mod sandboxes;

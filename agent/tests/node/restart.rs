@@ -16,19 +16,25 @@ async fn sandboxes_and_running_actions_are_found_again() {
         let format = "{{index .Config.Labels \"rollwright.dev/trajectory\"}}";
         docker(&["inspect", "-f", format, name]).as_deref() == Some("dead")
     });
+    let id = std::fs::read_to_string(node.config.state_dir.join("id")).unwrap();
     docker(&[
         "run",
         "-d",
+        "--network",
+        "none",
         "--name",
         &format!("rollwright-{}", node.config.node),
         "--label",
         "rollwright.dev/managed=sandbox",
         "--label",
         &format!("rollwright.dev/agent={}", node.config.node),
+        "--label",
+        &format!("rollwright.dev/agent-id={id}"),
         crate::common::IMAGE,
         "sleep",
         "1000",
-    ]);
+    ])
+    .unwrap();
     let mut node = node.crash(&[&removed.unwrap()]).await;
     let live = &node.hello.actions[0];
     assert_eq!((live.action_id.as_str(), live.cores.as_slice()), ("a", &[0][..]));
