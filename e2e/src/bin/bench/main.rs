@@ -52,8 +52,10 @@ async fn main() -> anyhow::Result<()> {
         rows.extend(decision::measure()?);
     }
     if wanted(What::Overhead) {
-        rows.extend(overhead::measure(1, cli.rounds).await?);
-        rows.extend(overhead::measure(32, cli.rounds.div_ceil(8)).await?);
+        let fewer = cli.rounds.div_ceil(8);
+        rows.extend(overhead::measure(1, 1, cli.rounds).await?);
+        rows.extend(overhead::measure(32, 1, fewer).await?);
+        rows.extend(overhead::measure(32, 32, fewer).await?);
     }
     if wanted(What::Idle) {
         rows.extend(idle::measure(cli.sandboxes).await?);

@@ -19,18 +19,23 @@ use crate::table::Row;
 /// Actions that are not counted, in each sandbox.
 const WARM_UP: usize = 5;
 
-/// Runs no-op actions in `sandboxes` sandboxes at once, one after another in each.
-pub(crate) async fn measure(sandboxes: usize, rounds: usize) -> anyhow::Result<Vec<Row>> {
-    eprintln!("overhead: {sandboxes} sandboxes, {rounds} actions in each ...");
+/// Runs `rounds` no-op actions in each of `sandboxes` sandboxes, by `callers` callers
+/// that each send one after another.
+pub(crate) async fn measure(
+    sandboxes: usize,
+    callers: usize,
+    rounds: usize,
+) -> anyhow::Result<Vec<Row>> {
+    eprintln!("overhead: {sandboxes} sandboxes, {callers} at once, {rounds} actions in each ...");
     let stack = Stack::start("bench-overhead").await?;
     let mut client = stack.client().await?;
     for n in 0..sandboxes {
         client.open(&format!("t{n}"), "box").await?;
     }
-    let (ours, program) = fast(&client, sandboxes, rounds).await?;
+    let (ours, program) = fast(&client, sandboxes, callers, rounds).await?;
     let containers = stack.sandboxes().await?;
     ensure!(containers.len() == sandboxes, "{} containers", containers.len());
-    let baseline = plain(&containers, rounds.div_ceil(4).max(10), program).await?;
+    let baseline = plain(&containers, callers, rounds.div_ceil(4).max(10), program).await?;
     for n in 0..sandboxes {
         client.close(&format!("t{n}")).await?;
     }
@@ -41,7 +46,7 @@ pub(crate) async fn measure(sandboxes: usize, rounds: usize) -> anyhow::Result<V
             (ours.value_at_quantile(quantile), baseline.value_at_quantile(quantile));
         let ratio = baseline as f64 / ours.max(1) as f64;
         Row {
-            figure: format!("no-op overhead {name}, {sandboxes} sandboxes"),
+            figure: format!("no-op overhead {name}, {sandboxes} sandboxes, {callers} at once"),
             ours: format!("{:.2} ms", ours as f64 / 1e3),
             baseline: format!("{:.1} ms (docker update + exec)", baseline as f64 / 1e3),
             ratio: format!("{ratio:.1}x"),
@@ -57,14 +62,16 @@ pub(crate) async fn measure(sandboxes: usize, rounds: usize) -> anyhow::Result<V
 async fn fast(
     client: &Client,
     sandboxes: usize,
+    callers: usize,
     rounds: usize,
 ) -> anyhow::Result<(Histogram<u64>, Duration)> {
     let mut loops = JoinSet::new();
-    for n in 0..sandboxes {
+    for caller in 0..callers {
         let mut client = client.clone();
+        let turns = turns(sandboxes, callers, caller, rounds);
         loops.spawn(async move {
             let mut times = Vec::new();
-            for round in 0..WARM_UP + rounds {
+            for (round, n) in turns {
                 let request = no_op(&format!("a{n}-{round}"), &format!("t{n}"));
                 let begin = Instant::now();
                 let run = client.run(request).await?;
@@ -88,13 +95,25 @@ async fn fast(
     Ok((overhead, Duration::from_micros(program.value_at_quantile(0.5))))
 }
 
+/// Round and sandbox of each action of one caller: its sandboxes in turn.
+fn turns(
+    sandboxes: usize,
+    callers: usize,
+    caller: usize,
+    rounds: usize,
+) -> impl Iterator<Item = (usize, usize)> + Send {
+    (0..WARM_UP + rounds)
+        .flat_map(move |round| (caller..sandboxes).step_by(callers).map(move |n| (round, n)))
+}
+
 fn no_op(action: &str, trajectory: &str) -> ExecuteRequest {
     let program = Some(Program::Argv(Argv { args: vec!["true".to_owned()] }));
     ExecuteRequest {
         action_id: action.to_owned(),
         trajectory_id: trajectory.to_owned(),
         command: Some(Command { program, ..Command::default() }),
-        cpu_units: vec![0.01],
+        // What a shell action of a real agent uses at the median.
+        cpu_units: vec![0.06],
         ..ExecuteRequest::default()
     }
 }
@@ -102,18 +121,20 @@ fn no_op(action: &str, trajectory: &str) -> ExecuteRequest {
 /// The same by `docker update` and `docker exec` over the API, in the same containers.
 async fn plain(
     containers: &[String],
+    callers: usize,
     rounds: usize,
     program: Duration,
 ) -> anyhow::Result<Histogram<u64>> {
     let engine = docker::connect(docker::SOCKET.as_ref())?;
     let mut loops = JoinSet::new();
-    for container in containers {
-        let (engine, container) = (engine.clone(), container.clone());
+    for caller in 0..callers {
+        let (engine, containers) = (engine.clone(), containers.to_vec());
+        let turns = turns(containers.len(), callers, caller, rounds);
         loops.spawn(async move {
             let mut times = Vec::new();
-            for round in 0..WARM_UP + rounds {
+            for (round, n) in turns {
                 let begin = Instant::now();
-                update_and_exec(&engine, &container, round).await?;
+                update_and_exec(&engine, &containers[n], round).await?;
                 if round >= WARM_UP {
                     times.push(begin.elapsed());
                 }
