@@ -56,7 +56,7 @@ pub enum KeysError {
     },
     /// A line is wrong. It is not shown, since it may hold a key.
     #[error(
-        "line {line} of {path} is not `JOB:KEY`, with KEY of at least 16 characters or the 64 hexadecimal digits of its SHA-256"
+        "line {line} of {path} is not `JOB:KEY`, with KEY of at least 16 characters, or `sha256:` and the 64 hexadecimal digits of its SHA-256"
     )]
     Line {
         /// The file.
@@ -83,7 +83,7 @@ impl std::fmt::Debug for ApiKeys {
 }
 
 impl ApiKeys {
-    /// Reads `JOB:KEY` or `JOB:SHA256HEX` lines; `#` begins a comment line.
+    /// Reads `JOB:KEY` or `JOB:sha256:HEX` lines; `#` begins a comment line.
     pub fn read(path: &Path) -> Result<Self, KeysError> {
         let text = std::fs::read_to_string(path)
             .map_err(|source| KeysError::Read { path: path.into(), source })?;
@@ -123,9 +123,12 @@ impl ApiKeys {
 fn parse_line(line: &str) -> Option<(JobId, [u8; 32])> {
     let (job, key) = line.split_once(':')?;
     let (job, key) = (JobId::new(job.trim()).ok()?, key.trim());
-    if key.len() == 64 && key.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+    if let Some(hex) = key.strip_prefix("sha256:") {
+        if hex.len() != 64 || !hex.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return None;
+        }
         let mut hash = [0; 32];
-        for (byte, digits) in hash.iter_mut().zip(key.as_bytes().chunks(2)) {
+        for (byte, digits) in hash.iter_mut().zip(hex.as_bytes().chunks(2)) {
             *byte = u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
         }
         return Some((job, hash));
@@ -146,7 +149,8 @@ mod tests {
     #[test]
     fn a_key_opens_its_own_job_only() {
         let hex = "d0f631ca1ddba8db3bcfcb9e057cdc98d0379f1bee00e75a545147a27dadd982";
-        let keys = keys(&format!("# two jobs\na:0123456789abcdef-key\nb:{hex}\n")).unwrap();
+        let keys = keys(&format!("# two jobs\na:0123456789abcdef-key\nb:sha256:{hex}\nc:{hex}\n"))
+            .unwrap();
         let a = keys.authenticate(Some("Bearer 0123456789abcdef-key")).unwrap();
         assert_eq!(a.job("").unwrap().as_str(), "a");
         assert_eq!(a.job("b").unwrap_err().reason, "Forbidden");
@@ -154,12 +158,20 @@ mod tests {
         assert!(keys.authenticate(Some("Bearer nonsense")).is_err());
         assert!(keys.authenticate(Some("Basic 0123456789abcdef-key")).is_err());
         assert!(keys.authenticate(None).is_err());
-        assert!(keys.authenticate(Some(&format!("Bearer {hex}"))).is_err(), "the hash is no key");
+        // 64 digits without the prefix are a key as any other.
+        let c = keys.authenticate(Some(&format!("Bearer {hex}"))).unwrap();
+        assert_eq!(c.job("").unwrap().as_str(), "c");
     }
 
     #[test]
     fn wrong_files_are_refused_without_showing_keys() {
-        for bad in ["", "short:key", "no-colon-but-long-enough", "a b:0123456789abcdef"] {
+        for bad in [
+            "",
+            "short:key",
+            "a:sha256:0123456789abcdef",
+            "no-colon-but-long-enough",
+            "a b:0123456789abcdef",
+        ] {
             let error = keys(bad).unwrap_err();
             assert!(!error.contains("0123456789abcdef"), "{error}");
         }

@@ -1,6 +1,6 @@
 //! Settings of a queue, independent of where they were written down.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -25,11 +25,16 @@ pub struct QueueConfig {
     pub templates: BTreeMap<String, Template>,
     /// Action profiles by name; requests that name none have [`DEFAULT_PROFILE`].
     pub profiles: BTreeMap<String, Profile>,
+    /// Pools that nodes may belong to; empty: any.
+    pub pools: BTreeSet<String>,
     /// How long an ended action's id returns its first result.
     pub keep_for: Duration,
     /// Results kept at most; beyond it the oldest go before their time.
     pub max_results: usize,
-    /// Bytes of requests and outputs held in memory for all callers together.
+    /// Bytes of results kept on disk at most; beyond it the oldest go as well.
+    pub max_result_bytes: u64,
+    /// Bytes of requests and outputs held in memory for all callers together; the
+    /// output of running actions may take a quarter more.
     pub max_buffered_bytes: usize,
     /// How often agents send a heartbeat; three missing ones end the link.
     pub heartbeat: Duration,
@@ -45,8 +50,10 @@ impl QueueConfig {
             core: CoreConfig::default(),
             templates: BTreeMap::new(),
             profiles: BTreeMap::from([(DEFAULT_PROFILE.to_owned(), Profile::default())]),
+            pools: BTreeSet::new(),
             keep_for: Duration::from_hours(1),
             max_results: 2_000_000,
+            max_result_bytes: 64 << 30,
             max_buffered_bytes: 256 << 20,
             heartbeat: Duration::from_secs(2),
             store_dir: store_dir.into(),

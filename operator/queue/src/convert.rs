@@ -111,7 +111,7 @@ fn check_command(command: Option<&pb::Command>) -> Result<(), Fault> {
         Some(_) if command.stdin.len() > MAX_STDIN => {
             wrong("command.stdin must be at most 1 MiB: put a file instead")
         }
-        Some(_) if command.env.keys().any(|key| key.is_empty() || key.contains('=')) => {
+        Some(_) if !good_names(&command.env) => {
             wrong("a name in command.env must not be empty or hold '='")
         }
         Some(_) => Ok(()),
@@ -157,9 +157,14 @@ fn env_bytes(env: &HashMap<String, String>) -> usize {
     env.iter().map(|(key, value)| key.len() + value.len() + 64).sum()
 }
 
+/// True when all names can be names of environment variables.
+fn good_names(env: &HashMap<String, String>) -> bool {
+    env.keys().all(|key| !key.is_empty() && !key.contains('='))
+}
+
 /// Refuses an environment that cannot be one, or is too large to pass on.
 pub(crate) fn check_env(env: &HashMap<String, String>) -> Result<(), Fault> {
-    if env.keys().any(|key| key.is_empty() || key.contains('=')) {
+    if !good_names(env) {
         return Err(user("InvalidEnv", "a name in env must not be empty or hold '='"));
     }
     if env_bytes(env) > MAX_ENV {

@@ -39,6 +39,7 @@ pub(crate) fn stopping() -> Fault {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Class {
     Invalid,
+    TooLarge,
     Unauthenticated,
     Forbidden,
     NotFound,
@@ -64,6 +65,7 @@ fn classify(fault: &Fault) -> Class {
         {
             Class::NotFound
         }
+        (FaultKind::User, "BodyTooLarge") => Class::TooLarge,
         (FaultKind::User, _) => Class::Invalid,
         (FaultKind::Action, _) => Class::Action,
         (FaultKind::Timeout, _) => Class::Timeout,
@@ -77,6 +79,7 @@ fn classify(fault: &Fault) -> Class {
 pub(crate) fn http_status(fault: &Fault) -> u16 {
     match classify(fault) {
         Class::Invalid => 400,
+        Class::TooLarge => 413,
         Class::Unauthenticated => 401,
         Class::Forbidden => 403,
         Class::NotFound => 404,
@@ -91,7 +94,7 @@ pub(crate) fn http_status(fault: &Fault) -> u16 {
 /// The gRPC status that a refusal with this fault has.
 pub(crate) fn status(fault: &Fault) -> Status {
     let code = match classify(fault) {
-        Class::Invalid => Code::InvalidArgument,
+        Class::Invalid | Class::TooLarge => Code::InvalidArgument,
         Class::Unauthenticated => Code::Unauthenticated,
         Class::Forbidden => Code::PermissionDenied,
         Class::NotFound => Code::NotFound,

@@ -51,6 +51,7 @@ pub(crate) struct Mailbox<T: Weigh> {
 }
 
 #[derive(Debug)]
+#[allow(clippy::struct_excessive_bools)] // independent marks, not a state
 struct Inner<T> {
     items: VecDeque<T>,
     bytes: usize,

@@ -8,6 +8,7 @@ use rollwright_core::ids::{InvalidId, JobId, QuotaName};
 use rollwright_core::queue::{Config as CoreConfig, Policy};
 use rollwright_core::quota::{QuotaLimit, Rate};
 use rollwright_core::resources::{InvalidUnits, UnitChoice, Units};
+use rollwright_crds::pool::{DockerMode, NumaPolicy};
 use rollwright_crds::queue::{
     ActionProfile, ExecMode, Ordering, Policy as PolicySpec, PolicyType, SandboxTemplate,
 };
@@ -122,6 +123,17 @@ impl QueueConfig {
             max_trajectories: spec.limits.max_trajectories as usize,
             ..CoreConfig::default()
         };
+        let named = |pool: &&ResourcePool| {
+            let pool = pool.metadata.name.as_deref();
+            spec.pools.iter().any(|name| pool == Some(name.as_str()))
+        };
+        let nodes = pools.iter().filter(named).filter(|pool| pool.spec.cpu.is_some());
+        config.pools = nodes.clone().filter_map(|pool| pool.metadata.name.clone()).collect();
+        let idle = without_effect(queue, nodes);
+        if !idle.is_empty() {
+            let fields = idle.join(", ");
+            tracing::warn!(queue = name, fields, "these settings have no effect in this version");
+        }
         for template in &spec.templates {
             config.templates.insert(template.name.to_string(), sandbox(template));
         }
@@ -159,6 +171,35 @@ fn policy(queue: &str, spec: &PolicySpec) -> Result<Policy, ManifestError> {
         }
         PolicyType::Static => Ok(Policy::Static { cores: number("cores", spec.cores)? }),
     }
+}
+
+/// Fields that are set and that nothing heeds yet.
+fn without_effect<'a>(
+    queue: &ActionQueue,
+    pools: impl Iterator<Item = &'a ResourcePool>,
+) -> Vec<String> {
+    let mut fields = Vec::new();
+    let mut note = |set: bool, what: &str, name: &str, field: &str| {
+        if set {
+            fields.push(format!("{what} `{name}`: {field}"));
+        }
+    };
+    for pool in pools {
+        let name = pool.metadata.name.as_deref().unwrap_or_default();
+        if let Some(cpu) = &pool.spec.cpu {
+            note(cpu.numa_policy != NumaPolicy::default(), "ResourcePool", name, "numaPolicy");
+            note(cpu.docker != DockerMode::default(), "ResourcePool", name, "docker");
+        }
+    }
+    for profile in &queue.spec.profiles {
+        let name = profile.name.as_str();
+        note(profile.malleable, "profile", name, "malleable");
+        note(profile.serial_fraction.is_some(), "profile", name, "serialFraction");
+        note(profile.duration.is_some(), "profile", name, "duration");
+    }
+    let name = queue.metadata.name.as_deref().unwrap_or_default();
+    note(queue.spec.policy.depth.is_some(), "ActionQueue", name, "policy.depth");
+    fields
 }
 
 /// Cores of each node kept for shares: the most that one of its pools asks for.
@@ -337,6 +378,7 @@ spec: {quota: {limits: [{name: search, concurrency: 3, amount: 10, period: 1s}]}
         assert_eq!((config.templates["py"].warm, config.templates["py"].spec.setup.len()), (2, 1));
         assert_eq!(config.profiles["tests"].timeout.as_secs(), 30);
         assert!(config.profiles.contains_key(DEFAULT_PROFILE));
+        assert_eq!(config.pools.into_iter().collect::<Vec<_>>(), ["cpu"]);
     }
 
     #[test]

@@ -109,7 +109,11 @@ impl QueueServer {
         let clock = Clock::new();
         let metrics = Arc::new(Metrics::new()?);
         let budget = Arc::new(Budget::default());
-        let retention = Retention { keep_for: config.keep_for, max_results: config.max_results };
+        let retention = Retention {
+            keep_for: config.keep_for,
+            max_results: config.max_results,
+            max_bytes: config.max_result_bytes,
+        };
         let dir = config.store_dir.clone();
         let opened =
             tokio::task::spawn_blocking(move || Store::open(&dir, retention, clock.now())).await?;
@@ -179,11 +183,11 @@ impl QueueServer {
         }
         drop(self.handle);
         let mut scheduler = tokio::spawn(self.scheduler.run(self.inbox, stopped.clone()));
-        let mut scheduled = None;
+        let mut ran = None;
         let early = tokio::select! {
             () = shutdown.cancelled() => None,
             ended = &mut scheduler => {
-                scheduled = Some(ended);
+                ran = Some(ended);
                 None
             }
             ended = servers.join_next() => {
@@ -191,7 +195,7 @@ impl QueueServer {
             }
         };
         stopped.cancel();
-        let scheduled = match scheduled {
+        let ran = match ran {
             Some(ended) => ended,
             None => scheduler.await,
         };
@@ -205,7 +209,7 @@ impl QueueServer {
         if drained.await.is_err() {
             tracing::warn!("some connections did not end within {DRAIN:?}");
         }
-        scheduled??;
+        ran??;
         early.unwrap_or(Ok(()))
     }
 }

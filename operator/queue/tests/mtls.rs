@@ -80,6 +80,8 @@ async fn only_certificates_of_our_authority_link() {
     let welcome = link(addr, &ours, Some(ours.leaf("node-1"))).await.unwrap();
     let first = welcome.messages.into_iter().next().and_then(|first| first.message);
     assert!(matches!(first, Some(pb::queue_message::Message::Welcome(_))));
+    let stranger = link(addr, &ours, Some(ours.leaf("node-2"))).await.unwrap_err();
+    assert!(stranger.contains("does not name node `node-1`"), "{stranger}");
     link(addr, &ours, None).await.unwrap_err();
     link(addr, &ours, Some(theirs.leaf("node-1"))).await.unwrap_err();
     shutdown.cancel();

@@ -181,15 +181,9 @@ impl ActionService for ActionApi {
         let mut transfer = self.handle.transfer(caller, target, false).await.map_err(refused)?;
         // The first piece decides whether the call itself is refused.
         let first = transfer.get().await.map_err(refused)?;
-        let rest = stream::unfold(Some(transfer), |transfer| async move {
-            let mut transfer = transfer?;
-            match transfer.get().await {
-                Ok(data) => Some((Ok(data?), Some(transfer))),
-                Err(fault) => Some((Err(refused(fault)), None)),
-            }
-        });
-        let chunks = stream::iter(first.map(Ok)).chain(rest);
-        Ok(Response::new(Box::pin(chunks.map(|data| data.map(|data| pb::FileChunk { data })))))
+        let chunks = stream::iter(first.map(Ok)).chain(transfer.pieces());
+        let chunks = chunks.map(|data| data.map(|data| pb::FileChunk { data }).map_err(refused));
+        Ok(Response::new(Box::pin(chunks)))
     }
 
     async fn acquire(&self, request: Request<pb::AcquireRequest>) -> Answer<pb::AcquireResponse> {

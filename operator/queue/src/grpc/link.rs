@@ -8,6 +8,7 @@ use pb::agent_message::Message;
 use rollwright_core::ids::NodeId;
 use rollwright_proto::v1 as pb;
 use rollwright_proto::v1::agent_link_server::AgentLink;
+use rustls_pki_types::{CertificateDer, ServerName};
 use tokio::sync::oneshot;
 use tonic::{Request, Response, Status, Streaming};
 
@@ -40,6 +41,7 @@ impl AgentLink for LinkApi {
         &self,
         request: Request<Streaming<pb::AgentBatch>>,
     ) -> Result<Response<Self::LinkStream>, Status> {
+        let certificates = request.peer_certs();
         let mut incoming = request.into_inner();
         let first = tokio::time::timeout(HELLO_TIMEOUT, incoming.message()).await;
         let first = first.map_err(|_| invalid("no hello came within 10 s"))??;
@@ -47,6 +49,9 @@ impl AgentLink for LinkApi {
         let Some(Message::Hello(hello)) = messages.next().and_then(|first| first.message) else {
             return Err(invalid("the first message must be hello"));
         };
+        if let Some(certificates) = certificates {
+            check_name(&hello.node, certificates.first())?;
+        }
         let outbox = self.handle.link_mailbox();
         let reader = Reader(std::sync::Arc::clone(&outbox));
         let (handle, patience) = (self.handle.clone(), self.heartbeat * MISSING);
@@ -74,6 +79,25 @@ impl AgentLink for LinkApi {
         });
         Ok(Response::new(Box::pin(outgoing)))
     }
+}
+
+/// A certificate speaks for the node that it names as a subject alternative name,
+/// and for no other.
+#[allow(clippy::result_large_err)] // as tonic's own
+fn check_name(node: &str, certificate: Option<&CertificateDer<'static>>) -> Result<(), Status> {
+    let named = certificate.is_some_and(|certificate| {
+        let parsed = webpki::EndEntityCert::try_from(certificate).ok();
+        parsed.zip(ServerName::try_from(node).ok()).is_some_and(|(certificate, node)| {
+            certificate.verify_is_valid_for_subject_name(&node).is_ok()
+        })
+    });
+    if named {
+        return Ok(());
+    }
+    let message = format!(
+        "the agent's certificate does not name node `{node}`: issue one with the node's name as a DNS subject alternative name"
+    );
+    Err(status(&user("Forbidden", message)))
 }
 
 fn invalid(message: &str) -> Status {

@@ -72,14 +72,6 @@ pub(super) async fn get(
     let mut transfer = handle.transfer(caller, target, false).await?;
     // The first piece decides whether the request itself is refused.
     let first = transfer.get().await?;
-    let rest = stream::unfold(Some(transfer), |transfer| async move {
-        let mut transfer = transfer?;
-        match transfer.get().await {
-            Ok(piece) => Some((Ok(piece?), Some(transfer))),
-            // Cut short, so that the client sees that it is not all.
-            Err(fault) => Some((Err(fault), None)),
-        }
-    });
-    let pieces = stream::iter(first.map(Ok::<Bytes, Fault>)).chain(rest);
+    let pieces = stream::iter(first.map(Ok::<Bytes, Fault>)).chain(transfer.pieces());
     Ok(([(header::CONTENT_TYPE, kind)], Body::from_stream(pieces)).into_response())
 }

@@ -12,6 +12,7 @@ use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use axum::routing::{get, post};
 use axum::{Extension, Json};
+use futures::StreamExt as _;
 use serde_json::Value;
 
 pub(crate) use self::error::ApiError;
@@ -62,10 +63,17 @@ async fn stats(
 
 /// Reads a JSON body strictly: what is wrong is named by its path.
 async fn parse<T: serde::de::DeserializeOwned>(body: axum::body::Body) -> Result<T, ApiError> {
-    let bytes = axum::body::to_bytes(body, MAX_BODY).await.map_err(|error| {
-        let message = format!("the body cannot be read ({error}); it must be at most 4 MiB");
-        ApiError(user("InvalidBody", message))
-    })?;
+    let mut pieces = body.into_data_stream();
+    let mut bytes = Vec::new();
+    while let Some(piece) = pieces.next().await {
+        let piece = piece.map_err(|error| {
+            user("InvalidBody", format!("the body ended before its time: {error}"))
+        })?;
+        if bytes.len() + piece.len() > MAX_BODY {
+            return Err(user("BodyTooLarge", "the body must be at most 4 MiB").into());
+        }
+        bytes.extend_from_slice(&piece);
+    }
     let mut reader = serde_json::Deserializer::from_slice(&bytes);
     let parsed = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
         let path = error.path().to_string();

@@ -11,7 +11,7 @@ use super::error::ApiError;
 use super::{dto, parse};
 use crate::auth::Caller;
 use crate::convert;
-use crate::scheduler::{Handle, Input};
+use crate::scheduler::{Handle, Input, Standing};
 
 /// `POST /v1/trajectories`: answers when the sandbox is ready.
 pub(super) async fn open(
@@ -36,9 +36,13 @@ pub(super) async fn look(
     Path(id): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
     let trajectory = trajectory_id(&id)?;
-    let ready = handle.call(|reply| Input::Look { caller, trajectory, reply }).await?;
-    let opening = || json!({ "trajectory_id": id, "state": "opening" });
-    Ok(Json(ready.map_or_else(opening, |ready| dto::opened(&id, &ready))))
+    let standing = handle.call(|reply| Input::Look { caller, trajectory, reply }).await?;
+    let without_more = |state: &str| json!({ "trajectory_id": id, "state": state });
+    Ok(Json(match standing {
+        Standing::Ready(ready) => dto::opened(&id, &ready),
+        Standing::Opening => without_more("opening"),
+        Standing::Closing => without_more("closing"),
+    }))
 }
 
 /// `DELETE /v1/trajectories/{id}`: answers when its sandbox is gone.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
+use futures::stream::{self, Stream};
 use rollwright_core::fault::Fault;
 use rollwright_core::ids::{ActionId, NodeId};
 use rollwright_proto::v1 as pb;
@@ -311,6 +312,19 @@ impl Transfer {
                 TransferEvent::Credit(_) => {}
             }
         }
+    }
+}
+
+impl Transfer {
+    /// All pieces; an error ends them, so that the reader sees that it is not all.
+    pub(crate) fn pieces(self) -> impl Stream<Item = Result<Bytes, Fault>> {
+        stream::unfold(Some(self), |transfer| async move {
+            let mut transfer = transfer?;
+            match transfer.get().await {
+                Ok(piece) => Some((Ok(piece?), Some(transfer))),
+                Err(fault) => Some((Err(fault), None)),
+            }
+        })
     }
 }
 

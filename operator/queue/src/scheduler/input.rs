@@ -66,11 +66,11 @@ pub(crate) enum Input {
         trajectory: TrajectoryId,
         reply: Reply<()>,
     },
-    /// Where a trajectory stands: its response when it is ready.
+    /// Where a trajectory stands.
     Look {
         caller: Caller,
         trajectory: TrajectoryId,
-        reply: Reply<Option<pb::OpenTrajectoryResponse>>,
+        reply: Reply<Standing>,
     },
     Acquire {
         caller: Caller,
@@ -148,6 +148,14 @@ pub(crate) enum Peek {
         state: State,
         events: Vec<pb::ActionEvent>,
     },
+}
+
+/// Where a trajectory stands.
+#[derive(Debug)]
+pub(crate) enum Standing {
+    Opening,
+    Ready(pb::OpenTrajectoryResponse),
+    Closing,
 }
 
 /// A live action's state.

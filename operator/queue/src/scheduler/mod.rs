@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) use actions::weight;
 pub(crate) use handle::Handle;
-pub(crate) use input::{Input, Lookup, State, Subscriber};
+pub(crate) use input::{Input, Lookup, Standing, State, Subscriber};
 
 use self::input::Peek;
 
@@ -41,6 +41,8 @@ use crate::mailbox::{Budget, Mailbox, Written, slow_reader};
 use crate::metrics::Metrics;
 use crate::store::{Durable, Op, Recovered, Retained, StoreError, Writer};
 
+/// How often the gauges of nodes are set.
+const GAUGES_EVERY: Duration = Duration::from_millis(200);
 /// Inputs of one round at most.
 const BATCH: usize = 256;
 /// Streams with much unread from which on those that ended are dropped.
@@ -81,6 +83,7 @@ pub(crate) struct Scheduler {
     touched_links: Vec<Arc<Mailbox<pb::QueueMessage>>>,
     /// In which much waited once.
     large: Vec<Weak<Mailbox<pb::ActionEvent>>>,
+    gauges_at: Instant,
     failed: Option<StoreError>,
 }
 
@@ -126,6 +129,7 @@ impl Scheduler {
             touched: Vec::new(),
             touched_links: Vec::new(),
             large: Vec::new(),
+            gauges_at: Instant::now(),
             failed: None,
         };
         scheduler.recover(recovered.trajectories, recovered.actions)?;
@@ -315,13 +319,30 @@ impl Scheduler {
                 Durable::Ended { action, bucket } => self.end_durable(&action, bucket),
                 Durable::Trajectory(trajectory) => self.trajectory_durable(&trajectory),
                 Durable::Removed(trajectory) => self.trajectory_removed(&trajectory),
-                Durable::Expired(bucket) => self.retained.expire(bucket),
+                Durable::Expired { bucket, early } => {
+                    self.retained.expire(bucket);
+                    if early > 0 {
+                        self.metrics.evicted.inc_by(early as u64);
+                        tracing::warn!(
+                            early,
+                            "results went before their time: too many or too large; raise the bounds or shorten the time they are kept"
+                        );
+                    }
+                }
             }
         }
         self.refresh_gauges();
     }
 
-    fn refresh_gauges(&self) {
+    fn refresh_gauges(&mut self) {
+        // A pass over the nodes: not for every commit.
+        if self.gauges_at.elapsed() >= GAUGES_EVERY {
+            self.gauges_at = Instant::now();
+            let nodes = self.core.stats().nodes;
+            let exclusive = nodes.iter().map(|node| node.exclusive).sum();
+            self.metrics.exclusive_cores.set(gauge(exclusive));
+            self.metrics.shared_cores.set(gauge(nodes.iter().map(|node| node.shared).sum()));
+        }
         self.metrics.trajectories.set(gauge(self.trajectories.len()));
         self.metrics.links.set(gauge(self.links.len()));
         self.metrics.buffered_bytes.set(gauge(self.budget.used()));

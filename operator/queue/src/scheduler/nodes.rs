@@ -46,7 +46,8 @@ impl Scheduler {
     ) {
         self.next_epoch += 1;
         let epoch = self.next_epoch;
-        let up = match convert::node_up(hello, epoch) {
+        let up = self.check_pool(&hello.pool).and_then(|()| convert::node_up(hello, epoch));
+        let up = match up {
             Ok(up) => up,
             // A link that has gone does not want the answer.
             Err(fault) => return drop(reply.send(Err(fault))),
@@ -79,6 +80,17 @@ impl Scheduler {
             self.send(&node, message(ToAgent::WarmSandboxes(warm)));
         }
         self.refresh_gauges();
+    }
+
+    fn check_pool(&self, pool: &str) -> Result<(), Fault> {
+        let pools = &self.config.pools;
+        if pools.is_empty() || pools.contains(pool) {
+            return Ok(());
+        }
+        let known = pools.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+        let message =
+            format!("pool `{pool}` is none of this queue's CPU pools: they are [{known}]");
+        Err(fault::user("Forbidden", message))
     }
 
     /// An action that an agent has and that is not known here: it was started by a

@@ -51,18 +51,17 @@ impl Scheduler {
                 // A caller that has gone does not want the answer.
                 drop(reply.send(Err(user("PermitIdReused", message))));
             }
-            Some(permit) => match permit.granted {
-                // One that has gone holds nothing.
-                Some(granted) => {
+            Some(permit) => {
+                if let Some(granted) = permit.granted {
+                    // One that has gone holds nothing.
                     if reply.send(Ok(granted)).is_ok() {
                         permit.holders.insert(waiter);
                     }
-                }
-                None => {
+                } else {
                     permit.waiters.retain(|(_, waiting)| !waiting.is_closed());
                     permit.waiters.push((waiter, reply));
                 }
-            },
+            }
             None => {
                 let waiters = vec![(waiter, reply)];
                 let holders = HashSet::new();

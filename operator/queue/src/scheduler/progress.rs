@@ -75,10 +75,10 @@ impl Scheduler {
         &mut self,
         id: &ActionId,
         last: &Happened,
-        subscribers: Vec<Subscriber>,
+        subscribers: &[Subscriber],
         cancellers: Vec<Reply<bool>>,
     ) {
-        for to in &subscribers {
+        for to in subscribers {
             self.tell(to, convert::event(id.as_str(), last.clone()), true);
         }
         for reply in cancellers {
@@ -184,7 +184,7 @@ impl Scheduler {
         if let Some(action) = self.actions.get_mut(id).filter(|_| told) {
             let subscribers = std::mem::take(&mut action.subscribers);
             let cancellers = std::mem::take(&mut action.cancellers);
-            self.tell_end(id, &last, subscribers, cancellers);
+            self.tell_end(id, &last, &subscribers, cancellers);
         }
     }
 
@@ -197,7 +197,7 @@ impl Scheduler {
         if let Some(last) = last {
             let subscribers = std::mem::take(&mut action.subscribers);
             let cancellers = std::mem::take(&mut action.cancellers);
-            self.tell_end(id, &last, subscribers, cancellers);
+            self.tell_end(id, &last, &subscribers, cancellers);
         }
         if let Some(node) = &action.node {
             self.acknowledge(node, id);

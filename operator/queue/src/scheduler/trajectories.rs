@@ -10,7 +10,7 @@ use rollwright_core::queue::{Event, OpenTrajectory, Placed};
 use rollwright_core::time::Time;
 use rollwright_proto::v1 as pb;
 
-use super::input::Reply;
+use super::input::{Reply, Standing};
 use super::{Scheduler, seconds};
 use crate::auth::Caller;
 use crate::convert;
@@ -222,15 +222,12 @@ impl Scheduler {
         }
     }
 
-    pub(super) fn look(
-        &self,
-        caller: &Caller,
-        id: &TrajectoryId,
-        reply: Reply<Option<pb::OpenTrajectoryResponse>>,
-    ) {
-        let looked = self
-            .trajectory_job(caller, id)
-            .map(|_| self.trajectories.get(id).and_then(|open| open.ready.clone()));
+    pub(super) fn look(&self, caller: &Caller, id: &TrajectoryId, reply: Reply<Standing>) {
+        let looked = self.trajectory_job(caller, id).map(|_| match self.trajectories.get(id) {
+            Some(Trajectory { closing: true, .. }) => Standing::Closing,
+            Some(Trajectory { ready: Some(ready), .. }) => Standing::Ready(ready.clone()),
+            _ => Standing::Opening,
+        });
         // A caller that has gone does not want the answer.
         let _gone = reply.send(looked);
     }

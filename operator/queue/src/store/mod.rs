@@ -39,6 +39,16 @@ pub enum StoreError {
         /// Why.
         source: fjall::Error,
     },
+    /// Its directory cannot be made private.
+    #[error(
+        "the store's directory {path} cannot be kept from other users: {source}; it must belong to this user"
+    )]
+    Directory {
+        /// Its directory.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
     /// Another process has it.
     #[error("the store in {path} is in use by another process: one queue has one store")]
     Locked {
@@ -97,6 +107,7 @@ pub enum StoreError {
 pub(crate) struct Retention {
     pub(crate) keep_for: Duration,
     pub(crate) max_results: usize,
+    pub(crate) max_bytes: u64,
 }
 
 impl Retention {
@@ -107,6 +118,10 @@ impl Retention {
     fn bucket_size(self) -> usize {
         (self.max_results / BUCKETS as usize).max(1)
     }
+
+    fn bucket_bytes(self) -> u64 {
+        (self.max_bytes / u64::from(BUCKETS)).max(1)
+    }
 }
 
 /// A run of results in order of their ends.
@@ -116,6 +131,7 @@ struct Bucket {
     created: Time,
     results: Keyspace,
     count: usize,
+    bytes: u64,
 }
 
 /// What was found at opening.
@@ -145,6 +161,7 @@ impl Store {
         retention: Retention,
         now: Time,
     ) -> Result<(Self, Recovered), StoreError> {
+        private_dir(path)?;
         let opened = Database::builder(path)
             .manual_journal_persist(true)
             .max_journaling_size(128 << 20)
@@ -204,12 +221,14 @@ impl Store {
         let mut retained = Retained::default();
         for (seq, created, name) in found {
             let results = self.db.keyspace(&name, bucket_options)?;
-            let mut count = 0;
+            let (mut count, mut bytes) = (0, 0);
             for entry in results.iter() {
-                retained.insert(seq, &String::from_utf8_lossy(&entry.key()?));
+                let (key, value) = entry.into_inner()?;
+                retained.insert(seq, &String::from_utf8_lossy(&key));
                 count += 1;
+                bytes += value.len() as u64;
             }
-            buckets.push_back(Bucket { seq, created, results, count });
+            buckets.push_back(Bucket { seq, created, results, count, bytes });
         }
         if buckets.is_empty() {
             buckets.push_back(self.new_bucket(1, now)?);
@@ -221,7 +240,7 @@ impl Store {
     fn new_bucket(&self, seq: u64, created: Time) -> Result<Bucket, StoreError> {
         let name = format!("results-{seq:016x}-{:016x}", created.as_nanos());
         let results = self.db.keyspace(&name, bucket_options)?;
-        Ok(Bucket { seq, created, results, count: 0 })
+        Ok(Bucket { seq, created, results, count: 0, bytes: 0 })
     }
 
     fn read_all<M: Message + Default>(
@@ -267,6 +286,20 @@ impl Store {
         }
         Ok(None)
     }
+}
+
+/// Makes the directory, for this user alone: requests and outputs lie in it.
+fn private_dir(path: &Path) -> Result<(), StoreError> {
+    use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+    let failed = |source| StoreError::Directory { path: path.into(), source };
+    let mut builder = std::fs::DirBuilder::new();
+    builder.recursive(true).mode(0o700).create(path).map_err(failed)?;
+    let mode = std::fs::metadata(path).map_err(failed)?.permissions().mode();
+    if mode & 0o077 != 0 {
+        let private = std::fs::Permissions::from_mode(mode & !0o077);
+        std::fs::set_permissions(path, private).map_err(failed)?;
+    }
+    Ok(())
 }
 
 fn bucket_options() -> KeyspaceCreateOptions {

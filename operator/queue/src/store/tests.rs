@@ -2,7 +2,8 @@
 
 use super::*;
 
-const RETENTION: Retention = Retention { keep_for: Duration::from_secs(8), max_results: 80 };
+const RETENTION: Retention =
+    Retention { keep_for: Duration::from_secs(8), max_results: 80, max_bytes: 1 << 20 };
 
 fn at(seconds: u64) -> Time {
     Time::from_nanos(seconds * 1_000_000_000)
@@ -31,7 +32,7 @@ fn results_are_kept_for_their_time_and_survive_reopening() {
     assert!(store.result("b", at(1_008)).unwrap().is_some());
     // The bucket goes when the last in it is over, not before.
     let gone = end(&store, "c", at(1_020));
-    assert!(gone.iter().any(|durable| matches!(durable, Durable::Expired(_))));
+    assert!(gone.iter().any(|durable| matches!(durable, Durable::Expired { early: 0, .. })));
 }
 
 #[test]
@@ -69,4 +70,42 @@ fn a_corrupt_or_foreign_store_is_a_clear_error() {
     drop((store, meta));
     let error = Store::open(dir.path(), RETENTION, at(1)).map(drop).unwrap_err().to_string();
     assert!(error.contains("something-else/7"), "{error}");
+}
+
+#[test]
+fn too_many_bytes_push_out_the_oldest_and_that_is_counted() {
+    use rollwright_core::ids::ActionId;
+    let dir = tempfile::tempdir().unwrap();
+    let retention = Retention { max_bytes: 80 << 10, ..RETENTION };
+    let (store, _) = Store::open(dir.path(), retention, at(1_000)).unwrap();
+    let mut dropped = 0;
+    for index in 0..40 {
+        let record =
+            Ended { trajectory: "x".repeat(4 << 10), at: at(1_000).as_nanos(), ..Ended::default() };
+        let action = ActionId::new(&format!("a{index}")).unwrap();
+        let op = Op::End { action, record: std::sync::Arc::new(record) };
+        for durable in store.commit(vec![op], at(1_000)).unwrap() {
+            if let Durable::Expired { early, .. } = durable {
+                dropped += early;
+            }
+        }
+    }
+    let kept =
+        (0..40).filter(|index| store.result(&format!("a{index}"), at(1_000)).unwrap().is_some());
+    let kept = kept.count();
+    assert!((15..=25).contains(&kept), "{kept}");
+    assert_eq!(kept + dropped, 40);
+}
+
+#[test]
+fn the_directory_is_private() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let dir = tempfile::tempdir().unwrap();
+    for path in [dir.path().join("new/store"), dir.path().to_owned()] {
+        std::fs::create_dir_all(dir.path()).unwrap();
+        std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        drop(Store::open(&path, RETENTION, at(1)).unwrap());
+        let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
+    }
 }

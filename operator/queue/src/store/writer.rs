@@ -37,8 +37,11 @@ pub(crate) enum Durable {
     Trajectory(TrajectoryId),
     /// The trajectory's end.
     Removed(TrajectoryId),
-    /// Results in this bucket and before it are gone.
-    Expired(u64),
+    /// Results in this bucket and before it are gone, so many before their time.
+    Expired {
+        bucket: u64,
+        early: usize,
+    },
 }
 
 #[derive(Default)]
@@ -148,7 +151,7 @@ impl Store {
     pub(super) fn commit(&self, ops: Vec<Op>, now: Time) -> Result<Vec<Durable>, StoreError> {
         let mut durable = Vec::with_capacity(ops.len() + 1);
         if let Some(expired) = self.turn_buckets(now)? {
-            durable.push(Durable::Expired(expired));
+            durable.push(expired);
         }
         if ops.is_empty() {
             return Ok(durable);
@@ -169,7 +172,7 @@ impl Store {
         let mut began_here = HashSet::new();
         let mut trajectories: HashMap<TrajectoryId, Option<Box<Trajectory>>> = HashMap::new();
         let mut batch = self.db.batch();
-        let mut count = 0;
+        let (mut count, mut bytes) = (0, 0);
         for op in ops {
             match op {
                 Op::Accept { action, .. } if ended.contains(&action) => {
@@ -185,7 +188,9 @@ impl Store {
                     durable.push(Durable::Accepted(action));
                 }
                 Op::End { action, record } => {
-                    batch.insert(&results, action.as_str(), record.encode_to_vec());
+                    let value = record.encode_to_vec();
+                    bytes += value.len() as u64;
+                    batch.insert(&results, action.as_str(), value);
                     if !began_here.remove(&action) {
                         batch.remove(&self.accepted, action.as_str());
                     }
@@ -216,22 +221,25 @@ impl Store {
         let mut buckets = self.buckets.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(last) = buckets.back_mut() {
             last.count += count;
+            last.bytes += bytes;
         }
         Ok(durable)
     }
 
     /// Begins a new bucket when the last is old or large enough, and drops those
-    /// whose time is over. Returns the last that was dropped.
-    fn turn_buckets(&self, now: Time) -> Result<Option<u64>, StoreError> {
+    /// whose time is over, or that are too many. Says which were dropped.
+    fn turn_buckets(&self, now: Time) -> Result<Option<Durable>, StoreError> {
         let (turn, next) = {
             let buckets = self.buckets.read().unwrap_or_else(PoisonError::into_inner);
             let Some(last) = buckets.back() else { return Ok(None) };
             let old = last.created + self.retention.bucket_time() <= now;
-            let large = last.count >= self.retention.bucket_size();
+            let large = last.count >= self.retention.bucket_size()
+                || last.bytes >= self.retention.bucket_bytes();
             (last.count > 0 && (old || large), last.seq + 1)
         };
         let fresh = if turn { Some(self.new_bucket(next, now)?) } else { None };
         let mut gone = Vec::new();
+        let mut early = 0;
         {
             let mut buckets = self.buckets.write().unwrap_or_else(PoisonError::into_inner);
             buckets.extend(fresh);
@@ -239,15 +247,21 @@ impl Store {
             while let Some(next) = buckets.get(1) {
                 let over = next.created + self.retention.keep_for <= now;
                 let results: usize = buckets.iter().map(|bucket| bucket.count).sum();
-                if !over && results <= self.retention.max_results {
+                let bytes: u64 = buckets.iter().map(|bucket| bucket.bytes).sum();
+                let fits =
+                    results <= self.retention.max_results && bytes <= self.retention.max_bytes;
+                if !over && fits {
                     break;
+                }
+                if !over {
+                    early += buckets.front().map_or(0, |bucket| bucket.count);
                 }
                 gone.extend(buckets.pop_front());
             }
         }
         let mut last = None;
         for bucket in gone {
-            last = Some(bucket.seq);
+            last = Some(Durable::Expired { bucket: bucket.seq, early });
             self.db.delete_keyspace(bucket.results)?;
         }
         Ok(last)
