@@ -85,6 +85,8 @@ async fn bad_bodies_are_refused_with_their_path() {
     let dir = tempfile::tempdir().unwrap();
     let queue = TestQueue::start(config(dir.path()), dir.path()).await;
     let dir = dir.path();
+    let large = vec![b' '; (4 << 20) + 1];
+    assert_eq!(http(dir, "POST", "/v1/actions", &large).await.0, 413);
     for (body, expected) in [
         ("", "the body"),
         ("[1]", "`[0]`"),
@@ -227,8 +229,13 @@ async fn permits_wait_in_line_and_return() {
         (json_of(&body)["quotas"][0]["waiting"] == 1).then_some(())
     })
     .await;
-    assert_eq!(http(&dir, "DELETE", "/v1/permits/p1", b"").await.0, 200);
+    // 0 is no time at all, and nonsense does not keep the permit.
+    assert_eq!(http(&dir, "DELETE", "/v1/permits/p1?retry_after_s=0", b"").await.0, 200);
     assert_eq!(waiting.await.unwrap(), 200);
+    assert_eq!(http(&dir, "DELETE", "/v1/permits/p3?retry_after_s=-1", b"").await.0, 400);
+    assert_eq!(post(&dir, "/v1/permits", ask("p4")).await.0, 200);
+    let forever = json!({"permit_id": "p5", "quota": "api", "ttl": "2h"});
+    assert_eq!(post(&dir, "/v1/permits", forever).await.0, 400);
     let (status, body) = post(&dir, "/v1/permits", json!({"permit_id": "p", "quota": "x"})).await;
     assert_eq!((status, &json_of(&body)["fault"]["reason"]), (400, &json!("UnknownQuota")));
     queue.stop().await;

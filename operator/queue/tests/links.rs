@@ -303,3 +303,69 @@ async fn what_was_cancelled_while_it_waited_stays_so_when_the_queue_is_killed() 
     assert_eq!(stats.trajectories, 0);
     process.kill();
 }
+
+#[tokio::test]
+async fn an_upload_whose_caller_goes_ends_at_the_agent() {
+    let dir = tempfile::tempdir().unwrap();
+    let queue = TestQueue::start(config(dir.path()), dir.path()).await;
+    let agent = SimulatedAgent::connect(dir.path(), "node-1", 2, Arc::default()).await;
+    let mut caller = queue.client().await;
+    open(&mut caller, "t", "job").await;
+    let target = pb::FileTarget {
+        trajectory_id: "t".to_owned(),
+        path: "/f".to_owned(),
+        ..pb::FileTarget::default()
+    };
+    let part = Some(pb::put_file_request::Part::Target(target));
+    let parts = futures::stream::iter([pb::PutFileRequest { part }]);
+    let parts = futures::StreamExt::chain(parts, futures::stream::pending());
+    let upload = tokio::spawn(async move { caller.put_file(parts).await.map(drop) });
+    let node = Arc::clone(&agent.node);
+    until(|| async { node.lock().unwrap().files.contains_key("/f").then_some(()) }).await;
+    upload.abort();
+    until(|| async { (node.lock().unwrap().cut_files == 1).then_some(()) }).await;
+    queue.stop().await;
+}
+
+#[tokio::test]
+async fn what_surely_never_started_is_started_again_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let queue = TestQueue::start(config(dir.path()), dir.path()).await;
+    let agent = SimulatedAgent::connect(dir.path(), "node-1", 2, Arc::default()).await;
+    let mut caller = queue.client().await;
+    open(&mut caller, "t", "job").await;
+    let mut stream = caller.execute(action("a", "t", "hold")).await.unwrap().into_inner();
+    until_queued(&mut stream).await;
+    agent.wait_started("a").await;
+    drop((stream, caller));
+    queue.stop().await;
+    let node = agent.cut();
+    {
+        let fault = pb::Fault {
+            kind: pb::fault::Kind::Infrastructure.into(),
+            reason: "NoMemory".to_owned(),
+            ..pb::Fault::default()
+        };
+        let mut node = node.lock().unwrap();
+        let live = node.live.get_mut("a").unwrap();
+        live.ended = Some(pb::ActionEnded {
+            action_id: "a".to_owned(),
+            attempt: live.start.attempt,
+            end: Some(pb::action_ended::End::Fault(fault)),
+            not_started: true,
+        });
+    }
+    let queue = TestQueue::start(config(dir.path()), dir.path()).await;
+    let agent = SimulatedAgent::connect(dir.path(), "node-1", 2, node).await;
+    let mut caller = queue.client().await;
+    let stream = caller.execute(action("a", "t", "hold")).await.unwrap();
+    until(|| async { (agent.node.lock().unwrap().starts["a"] == 2).then_some(()) }).await;
+    agent.release("a", 5);
+    let mut stream = stream.into_inner();
+    let mut last = None;
+    while let Some(event) = stream.message().await.unwrap() {
+        last = event.event;
+    }
+    assert!(matches!(last, Some(pb::action_event::Event::Finished(_))), "{last:?}");
+    queue.stop().await;
+}

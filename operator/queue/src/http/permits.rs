@@ -38,16 +38,19 @@ pub(super) async fn release(
     Path(permit_id): Path<String>,
     query: Result<Query<Release>, QueryRejection>,
 ) -> Result<Json<Value>, ApiError> {
-    let mut retry_after = None;
+    let (mut retry_after, mut wrong) = (None, false);
     if let Some(seconds) = super::query(query)?.retry_after_s {
         let duration = std::time::Duration::try_from_secs_f64(seconds).ok();
         retry_after = duration.and_then(|duration| duration.try_into().ok());
-        if retry_after.is_none() {
-            let message = "retry_after_s must be a number of seconds, not below 0";
-            return Err(crate::fault::user("InvalidQuery", message).into());
-        }
+        wrong = retry_after.is_none();
     }
     let request = pb::ReleaseRequest { permit_id, retry_after };
+    // A number that is no time does not keep the permit.
     handle.call(|reply| Input::Release { caller, request, reply }).await?;
+    if wrong {
+        let message =
+            "the permit is returned, but retry_after_s must be a number of seconds, 0 or more";
+        return Err(crate::fault::user("InvalidQuery", message).into());
+    }
     Ok(Json(json!({})))
 }

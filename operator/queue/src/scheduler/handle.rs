@@ -15,7 +15,7 @@ use super::input::{Input, Peek, Reply, State, Subscriber, TransferEvent};
 use crate::auth::Caller;
 use crate::clock::Clock;
 use crate::convert;
-use crate::fault::{infrastructure, stopping, user};
+use crate::fault::{full, infrastructure, stopping, user};
 use crate::mailbox::{Budget, LIMIT, Mailbox, Reader};
 use crate::metrics::Metrics;
 use crate::store::{Ended, Store};
@@ -133,6 +133,10 @@ impl Handle {
     }
 
     async fn stored(&self, caller: &Caller, id: &ActionId) -> Result<Ended, Fault> {
+        if self.budget.used() > self.max_buffered_bytes {
+            let most = self.max_buffered_bytes;
+            return Err(full(format!("{most} bytes are held: ask for the result again later")));
+        }
         let (store, key, now) = (Arc::clone(&self.store), id.clone(), self.clock.now());
         let read = tokio::task::spawn_blocking(move || store.result(key.as_str(), now)).await;
         let found = read

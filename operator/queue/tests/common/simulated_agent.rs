@@ -26,6 +26,8 @@ pub struct Node {
     /// In the order of starts.
     pub order: Vec<String>,
     pub acknowledged: Vec<String>,
+    /// Transfers that the queue ended.
+    pub cut_files: usize,
     pub files: HashMap<String, Vec<u8>>,
     puts: HashMap<u64, String>,
 }
@@ -238,6 +240,7 @@ fn handle(
                 node.acknowledged.push(ack.action_id);
             }
             FromQueue::FileOpen(open) => file_open(&mut node, &mut answers, open),
+            FromQueue::FileDone(_) => node.cut_files += 1,
             FromQueue::FileData(data) => file_data(&mut node, &mut answers, &data),
             _ => {}
         }
