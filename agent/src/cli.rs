@@ -53,6 +53,10 @@ pub struct Cli {
     /// Docker's unix socket
     #[arg(long, default_value = "/var/run/docker.sock")]
     docker_socket: PathBuf,
+    /// Docker configuration file with the credentials of registries (auths), read
+    /// at each pull
+    #[arg(long)]
+    docker_config: Option<PathBuf>,
     /// Directory of sockets and records; must survive a restart of the agent
     #[arg(long, default_value = "/var/lib/rollwright/agent")]
     state_dir: PathBuf,
@@ -72,7 +76,8 @@ pub struct Cli {
     #[arg(long, default_value_t = 1024)]
     reserved_memory_mib: u64,
     /// This node's own policy (YAML or JSON): images, maxMemoryBytes, maxPids,
-    /// network, closedCidrs, forbiddenCidrs, pull
+    /// maxDiskBytes, requireDiskBound, minFreeDiskBytes, maxTmpfsBytes, maxOutputBytes,
+    /// network, closedCidrs, forbiddenCidrs, dnsServers, pull
     #[arg(long)]
     policy: Option<PathBuf>,
     /// Sandboxes that are made ready at the same time
@@ -138,6 +143,7 @@ impl Cli {
         let config = AgentConfig {
             pool: self.pool,
             docker_socket: self.docker_socket,
+            docker_config: self.docker_config,
             state_dir: self.state_dir,
             init: self.init.map_or_else(init_beside_us, Ok)?,
             cgroup_root: self.cgroup_root,

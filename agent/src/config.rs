@@ -16,6 +16,8 @@ pub struct AgentConfig {
     pub pool: String,
     /// Docker's unix socket.
     pub docker_socket: PathBuf,
+    /// Docker configuration file with the credentials of registries (`auths`).
+    pub docker_config: Option<PathBuf>,
     /// Directory of sockets and records, at the same path for Docker. It survives
     /// a restart of the agent.
     pub state_dir: PathBuf,
@@ -67,6 +69,7 @@ impl AgentConfig {
             node: node.into(),
             pool: "default".into(),
             docker_socket: "/var/run/docker.sock".into(),
+            docker_config: None,
             state_dir: "/var/lib/rollwright/agent".into(),
             init: "/usr/local/bin/rollwright-init".into(),
             cgroup_root: "/sys/fs/cgroup".into(),

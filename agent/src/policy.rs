@@ -1,7 +1,8 @@
 //! The agent's own policy: what this node runs, whatever the queue asks for.
 //! Checked before anything is done.
 
-use std::path::{Path, PathBuf};
+use std::net::Ipv4Addr;
+use std::path::{Component, Path, PathBuf};
 
 use rollwright_core::fault::Fault;
 use rollwright_proto::v1::SandboxSpec;
@@ -33,6 +34,18 @@ pub struct Policy {
     pub pull: bool,
     /// Most bytes kept of each of head and tail of an action's output.
     pub max_output_bytes: u64,
+    /// Most bytes that a template may ask for as `diskBytes`.
+    pub max_disk_bytes: u64,
+    /// Refuse templates that may fill the node's disk: those with neither
+    /// `diskBytes` nor a read-only root.
+    pub require_disk_bound: bool,
+    /// Free bytes of Docker's disk below which the sandbox with the largest
+    /// writable layer is ended; 0 ends none.
+    pub min_free_disk_bytes: u64,
+    /// DNS servers of sandboxes with network, as IPv4 addresses; they are reached on
+    /// port 53 even in a closed network. None is what Docker takes from the node,
+    /// which is closed where it is a private address.
+    pub dns_servers: Vec<Ipv4Addr>,
     /// Most memory of all tmpfs mounts of one sandbox, in bytes; they count
     /// against the sandbox's memory as well.
     pub max_tmpfs_bytes: u64,
@@ -50,6 +63,10 @@ impl Default for Policy {
                 .to_vec(),
             forbidden_cidrs: vec!["169.254.0.0/16".into()],
             pull: true,
+            max_disk_bytes: 1 << 40,
+            require_disk_bound: false,
+            min_free_disk_bytes: 1 << 30,
+            dns_servers: Vec::new(),
             max_output_bytes: 16 << 20,
             max_tmpfs_bytes: 16 << 30,
         }
@@ -131,7 +148,25 @@ impl Policy {
                 self.max_tmpfs_bytes
             )));
         }
+        self.check_disk(spec)?;
         self.check_network(spec)
+    }
+
+    fn check_disk(&self, spec: &SandboxSpec) -> Result<(), Fault> {
+        if spec.disk_bytes > self.max_disk_bytes {
+            return Err(refused(format!(
+                "diskBytes of {}: a sandbox on this node has at most {}",
+                spec.disk_bytes, self.max_disk_bytes
+            )));
+        }
+        if self.require_disk_bound && spec.disk_bytes == 0 && !spec.read_only_root {
+            return Err(refused(
+                "this node takes only sandboxes whose disk is bounded: set diskBytes, or \
+                 readOnlyRoot with tmpfs"
+                    .to_owned(),
+            ));
+        }
+        Ok(())
     }
 
     fn check_network(&self, spec: &SandboxSpec) -> Result<(), Fault> {
@@ -167,9 +202,15 @@ fn check_shape(spec: &SandboxSpec) -> Result<(), Fault> {
     }
     let workdir = workdir(spec);
     check_path("workdir", workdir)?;
+    if spec.uid > i32::MAX.cast_unsigned() {
+        return Err(bad(format!("uid {}: use 1 to {}", spec.uid, i32::MAX)));
+    }
+    if is_ours(workdir) {
+        return Err(refused(format!("workdir `{workdir}`: that path is the agent's")));
+    }
     for mount in &spec.tmpfs {
         check_path("tmpfs path", &mount.path)?;
-        if mount.path.starts_with("/.rollwright") || mount.path == "/" {
+        if is_ours(&mount.path) {
             return Err(refused(format!("tmpfs on `{}`: that path is the agent's", mount.path)));
         }
         if mount.size_bytes == 0 {
@@ -182,6 +223,12 @@ fn check_shape(spec: &SandboxSpec) -> Result<(), Fault> {
         }
     }
     Ok(())
+}
+
+/// Whether a path, however it is written, is the root or the helper's directory.
+fn is_ours(path: &str) -> bool {
+    let mut parts = Path::new(path).components().filter(|part| *part != Component::RootDir);
+    parts.next().is_none_or(|first| first == Component::Normal(".rollwright".as_ref()))
 }
 
 fn check_path(what: &str, path: &str) -> Result<(), Fault> {
@@ -300,8 +347,34 @@ mod tests {
             let tmpfs = vec![Tmpfs { path: path.into(), size_bytes: 1 }];
             assert!(Policy::default().check(&SandboxSpec { tmpfs, ..spec() }).is_err(), "{path}");
         }
-        let tmpfs = vec![Tmpfs { path: "/.rollwright/run".into(), size_bytes: 1 }];
-        assert!(Policy::default().check(&SandboxSpec { tmpfs, ..spec() }).is_err());
+        for path in ["/.rollwright/run", "//.rollwright", "/./.rollwright/", "/", "//"] {
+            let tmpfs = vec![Tmpfs { path: path.into(), size_bytes: 1 }];
+            assert!(Policy::default().check(&SandboxSpec { tmpfs, ..spec() }).is_err(), "{path}");
+            let workdir = path.to_owned();
+            assert!(Policy::default().check(&SandboxSpec { workdir, ..spec() }).is_err(), "{path}");
+        }
+        let tmpfs = vec![Tmpfs { path: "/data/.rollwright".into(), size_bytes: 1 }];
+        assert_eq!(Policy::default().check(&SandboxSpec { tmpfs, ..spec() }), Ok(()));
+    }
+
+    #[test]
+    fn no_uid_means_root() {
+        for uid in [u32::MAX, 1 << 31] {
+            let fault = Policy::default().check(&SandboxSpec { uid, ..spec() }).unwrap_err();
+            assert!(fault.message.contains("uid"), "{fault}");
+        }
+        for uid in [0, 1, (1 << 31) - 1] {
+            assert_eq!(Policy::default().check(&SandboxSpec { uid, ..spec() }), Ok(()));
+        }
+    }
+
+    #[test]
+    fn a_node_may_take_only_bounded_disks() {
+        let policy = Policy { require_disk_bound: true, max_disk_bytes: 10, ..Policy::default() };
+        assert!(policy.check(&spec()).unwrap_err().message.contains("bounded"));
+        assert_eq!(policy.check(&SandboxSpec { disk_bytes: 10, ..spec() }), Ok(()));
+        assert_eq!(policy.check(&SandboxSpec { read_only_root: true, ..spec() }), Ok(()));
+        assert!(policy.check(&SandboxSpec { disk_bytes: 11, ..spec() }).is_err());
     }
 
     #[test]

@@ -150,6 +150,20 @@ impl Engine {
         Ok(list.into_iter().filter_map(found).collect())
     }
 
+    /// Bytes of the writable layer of each of one agent's sandboxes, by name. Slow.
+    pub async fn layer_bytes(&self, owner: &Owner) -> Result<Vec<(String, u64)>, Fault> {
+        let filters = labels::filter(owner, labels::SANDBOX);
+        let options = ListContainersOptionsBuilder::default().size(true).filters(&filters).build();
+        let list = self.docker.list_containers(Some(options)).await;
+        let list =
+            list.map_err(|error| fault::docker("asking for the sandboxes' sizes", &error))?;
+        let sizes = list.into_iter().filter_map(|summary| {
+            let bytes = summary.size_rw.and_then(|bytes| bytes.try_into().ok())?;
+            Some((found(summary)?.name, bytes))
+        });
+        Ok(sizes.collect())
+    }
+
     /// Pins a whole container, as the plain mode does for each action.
     pub async fn update_cpus(&self, name: &str, cores: &str, shares: i64) -> Result<(), Fault> {
         let body = ContainerUpdateBody {

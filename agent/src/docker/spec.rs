@@ -1,6 +1,7 @@
 //! From a template to Docker's container configuration. Pure.
 
 use std::collections::HashMap;
+use std::net::Ipv4Addr;
 use std::path::Path;
 
 use bollard::models::{
@@ -11,6 +12,7 @@ use rollwright_core::fault::Fault;
 use rollwright_proto::v1::SandboxSpec;
 
 use super::labels::{self, Owner};
+use crate::network::NONE;
 use crate::{fault, policy};
 
 /// Where the helper stands in every sandbox.
@@ -49,6 +51,8 @@ pub struct Placement<'a> {
     pub run_dir: &'a Path,
     /// Docker network, or `none`.
     pub network: &'a str,
+    /// DNS servers of a sandbox with network.
+    pub dns: &'a [Ipv4Addr],
     /// Parent cgroup, where one is configured.
     pub cgroup_parent: Option<&'a str>,
 }
@@ -104,6 +108,7 @@ fn host_config(
         cgroupns_mode: Some(HostConfigCgroupnsModeEnum::PRIVATE),
         ipc_mode: Some("private".into()),
         network_mode: Some(place.network.into()),
+        dns: dns(place),
         readonly_rootfs: Some(spec.read_only_root),
         mounts: Some(vec![bind(place.init, INIT_PATH, true), bind(place.run_dir, RUN_DIR, false)]),
         tmpfs: Some(tmpfs(spec)),
@@ -115,6 +120,12 @@ fn host_config(
         log_config: Some(log_config()),
         ..Default::default()
     })
+}
+
+/// The policy's DNS servers, where there is a network to reach them by.
+fn dns(place: Placement<'_>) -> Option<Vec<String>> {
+    let wanted = place.network != NONE && !place.dns.is_empty();
+    wanted.then(|| place.dns.iter().map(ToString::to_string).collect())
 }
 
 fn ulimits(can: &Capabilities) -> Vec<ResourcesUlimits> {
@@ -220,6 +231,7 @@ mod tests {
             init: Path::new("/opt/init"),
             run_dir: Path::new("/state/run/x"),
             network: "none",
+            dns: &[],
             cgroup_parent: None,
         }
     }

@@ -1,15 +1,15 @@
 //! Images on this node: one pull of an image at a time, and garbage collection.
 
+mod credentials;
 pub mod gc;
 
 use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bollard::errors::Error;
-use bollard::query_parameters::{
-    CreateImageOptionsBuilder, ListImagesOptions, PruneImagesOptionsBuilder, RemoveImageOptions,
-};
+use bollard::query_parameters::{CreateImageOptionsBuilder, ListImagesOptions, RemoveImageOptions};
 use futures::StreamExt as _;
 use futures::future::{BoxFuture, FutureExt as _, Shared};
 use rollwright_core::fault::Fault;
@@ -29,13 +29,16 @@ pub struct Images {
     engine: Engine,
     flights: Arc<Mutex<HashMap<String, Flight>>>,
     ledger: Ledger,
+    docker_config: Option<PathBuf>,
     collecting: tokio::sync::Mutex<()>,
 }
 
 impl Images {
-    /// `ledger` remembers which images this agent pulled.
-    pub fn new(engine: Engine, ledger: Ledger) -> Self {
-        Self { engine, flights: Arc::default(), ledger, collecting: tokio::sync::Mutex::default() }
+    /// `ledger` remembers which images this agent pulled; `docker_config` is a
+    /// Docker configuration file with the credentials of registries.
+    pub fn new(engine: Engine, ledger: Ledger, docker_config: Option<PathBuf>) -> Self {
+        let collecting = tokio::sync::Mutex::default();
+        Self { engine, flights: Arc::default(), ledger, docker_config, collecting }
     }
 
     /// Makes an image present. Returns whether it had to be pulled.
@@ -93,10 +96,12 @@ impl Images {
             return flight.clone();
         }
         let (engine, name) = (self.engine.clone(), image.to_owned());
+        let config = self.docker_config.clone();
         let (all, ledger) = (Arc::clone(&self.flights), self.ledger.clone());
         // Its own task: the first caller's giving up does not end it for the others.
         let task = tokio::spawn(async move {
-            let pulled = tokio::time::timeout(ABANDONED_PULL, pull_image(&engine, &name)).await;
+            let pulling = pull_image(&engine, &name, config.as_deref());
+            let pulled = tokio::time::timeout(ABANDONED_PULL, pulling).await;
             let pulled = pulled.unwrap_or_else(|_| {
                 Err(fault::timeout("ImagePullTimeout", format!("pulling `{name}` never ended")))
             });
@@ -117,8 +122,8 @@ impl Images {
     }
 
     /// Removes images that this agent pulled and nobody has used for `idle`,
-    /// oldest use first, until `enough` says so, then dangling layers.
-    /// Returns how many images went.
+    /// oldest use first, until `enough` says so. Images of others stay, untagged
+    /// ones too: the engine may be shared. Returns how many images went.
     pub async fn collect(
         &self,
         in_use: &[String],
@@ -142,13 +147,6 @@ impl Images {
             }
             self.ledger.forget(&image);
         }
-        if !enough() {
-            let filters = HashMap::from([("dangling".to_owned(), vec!["true".to_owned()])]);
-            let options = PruneImagesOptionsBuilder::default().filters(&filters).build();
-            if let Err(error) = self.engine.raw().prune_images(Some(options)).await {
-                tracing::warn!(%error, "cannot remove dangling layers");
-            }
-        }
         removed
     }
 
@@ -159,9 +157,10 @@ impl Images {
     }
 }
 
-async fn pull_image(engine: &Engine, image: &str) -> Result<(), Fault> {
+async fn pull_image(engine: &Engine, image: &str, config: Option<&Path>) -> Result<(), Fault> {
+    let credentials = config.map(|path| credentials::of(path, image)).transpose()?.flatten();
     let options = CreateImageOptionsBuilder::default().from_image(&with_tag(image)).build();
-    let mut progress = engine.raw().create_image(Some(options), None, None);
+    let mut progress = engine.raw().create_image(Some(options), None, credentials);
     while let Some(step) = progress.next().await {
         let failure = match step {
             Ok(info) => info.error_detail.and_then(|detail| detail.message),
@@ -189,7 +188,7 @@ fn pull_fault(image: &str, message: &str) -> Fault {
             "ImageNotFound",
             format!(
                 "image `{image}` is in no registry that this node may read ({message}): correct \
-                 its name, or give the node's Docker credentials"
+                 its name, or give the agent credentials with --docker-config"
             ),
         );
     }

@@ -81,8 +81,9 @@ pub struct RuleSet {
 }
 
 impl RuleSet {
-    /// The rules for a template's `allow` under a policy's closed networks.
-    pub fn new(closed: &[String], allow: &[String]) -> Result<Self, InvalidCidr> {
+    /// The rules for a template's `allow` under a policy's closed networks and
+    /// DNS servers.
+    pub fn new(closed: &[String], allow: &[String], dns: &[Ipv4Addr]) -> Result<Self, InvalidCidr> {
         let mut closed: Vec<Cidr> = closed
             .iter()
             .map(String::as_str)
@@ -91,6 +92,10 @@ impl RuleSet {
             .collect::<Result<_, _>>()?;
         let mut allow: Vec<Allow> =
             allow.iter().map(|entry| entry.parse()).collect::<Result<_, _>>()?;
+        allow.extend(dns.iter().map(|server| Allow {
+            cidr: Cidr { base: u32::from(*server), bits: 32 },
+            port: Some(53),
+        }));
         closed.sort();
         closed.dedup();
         allow.sort();
@@ -185,8 +190,10 @@ mod tests {
     #[test]
     fn names_do_not_depend_on_order_and_fit_a_bridge() {
         let list = |texts: &[&str]| texts.iter().map(|t| (*t).to_owned()).collect::<Vec<_>>();
-        let one = RuleSet::new(&list(&["10.0.0.0/8"]), &list(&["10.1.0.0/16", "10.2.0.0/16:80"]));
-        let two = RuleSet::new(&list(&["10.0.0.0/8"]), &list(&["10.2.0.0/16:80", "10.1.0.0/16"]));
+        let one =
+            RuleSet::new(&list(&["10.0.0.0/8"]), &list(&["10.1.0.0/16", "10.2.0.0/16:80"]), &[]);
+        let two =
+            RuleSet::new(&list(&["10.0.0.0/8"]), &list(&["10.2.0.0/16:80", "10.1.0.0/16"]), &[]);
         let (one, two) = (one.unwrap(), two.unwrap());
         assert_eq!(one.name("n"), two.name("n"));
         assert_ne!(one.name("n"), one.name("m"));
@@ -195,9 +202,9 @@ mod tests {
 
     #[test]
     fn an_agent_finds_its_own_chains() {
-        let name = RuleSet::new(&[], &[]).unwrap().name("me");
+        let name = RuleSet::new(&[], &[], &[]).unwrap().name("me");
         let (forward, input) = chains(&name);
-        let other = chains(&RuleSet::new(&[], &[]).unwrap().name("other")).0;
+        let other = chains(&RuleSet::new(&[], &[], &[]).unwrap().name("other")).0;
         let listing = format!(
             "-P INPUT ACCEPT\n-N DOCKER\n-N {forward}\n-N {input}\n-N {other}\n\
              -A INPUT -i {name} -j {input}\n"
@@ -207,12 +214,17 @@ mod tests {
 
     #[test]
     fn metadata_is_always_closed_and_what_is_allowed_comes_first() {
-        let rules = RuleSet::new(&[], &["10.0.0.1:80".into()]).unwrap();
+        let rules =
+            RuleSet::new(&[], &["10.0.0.1:80".into()], &[Ipv4Addr::new(10, 0, 0, 2)]).unwrap();
         let text = rules.restore_input("rwx");
         let allow = text.find("-d 10.0.0.1/32 -p tcp --dport 80 -j RETURN").unwrap();
         let closed = text.find("-A RW-FWD-rwx -d 169.254.0.0/16 -j DROP").unwrap();
         assert!(allow < closed);
         assert!(text.contains("-A RW-IN-rwx -j DROP\nCOMMIT"));
+        for chain in ["FWD", "IN"] {
+            let rule = format!("-A RW-{chain}-rwx -d 10.0.0.2/32 -p udp --dport 53 -j RETURN");
+            assert!(text.find(&rule).unwrap() < closed || chain == "IN", "{text}");
+        }
     }
 
     proptest! {

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rollwright_core::fault::Fault;
 use rollwright_proto::v1::agent_message::Message as FromAgent;
@@ -38,6 +38,10 @@ pub(super) enum Event {
     Died { name: String },
     /// All containers that Docker has of this agent.
     Listed { found: Vec<Found> },
+    /// Bytes of the writable layers of containers, by name.
+    Sized { sizes: Vec<(String, u64)> },
+    /// The sandbox that was ended for its writable layer is gone.
+    DiskFreed,
     /// A transfer ended.
     TransferEnded { transfer: u64 },
 }
@@ -90,6 +94,10 @@ pub(super) struct Actor {
     pub(super) trajectories: HashMap<Arc<str>, String>,
     pub(super) actions: HashMap<String, Action>,
     pub(super) warm: WarmPools<Box<Made>>,
+    /// The sizes of sandboxes are being looked up, or the largest is being removed.
+    pub(super) sizing: bool,
+    /// When warm pools go that the queue has not named in this stream.
+    warm_due: Option<Instant>,
     /// Failures that no stream has taken yet.
     pub(super) untold: Vec<SandboxFailed>,
     pub(super) idle: BTreeSet<(Instant, String)>,
@@ -101,6 +109,11 @@ pub(super) struct Actor {
     pub(super) stopping: CancellationToken,
 }
 
+/// How long a new stream may take to name the warm sandboxes that it wants; the
+/// queue does so right after its welcome.
+const WARM_GRACE: Duration = Duration::from_mins(1);
+/// Time between two looks at how much of the disk is free.
+const DISK_EVERY: Duration = Duration::from_secs(5);
 /// Events that wait for the node.
 const EVENTS: usize = 1024;
 
@@ -123,6 +136,8 @@ impl Actor {
             trajectories: HashMap::new(),
             actions: HashMap::new(),
             warm: WarmPools::default(),
+            sizing: false,
+            warm_due: None,
             untold: Vec::new(),
             idle: BTreeSet::new(),
             transfers: HashMap::new(),
@@ -144,8 +159,10 @@ impl Actor {
             self.ground.owner.clone(),
             self.events_tx.clone(),
         ));
-        let mut disk = tokio::time::interval(self.ground.config.images.every);
+        let mut disk = tokio::time::interval(DISK_EVERY);
         disk.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut unused = tokio::time::interval(self.ground.config.images.every);
+        unused.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut stopped = None;
         while stopped.is_none() {
             let wake = self.next_wake();
@@ -162,6 +179,7 @@ impl Actor {
                 Some(event) = self.events_rx.recv() => self.event(event).await,
                 () = tokio::time::sleep_until(at), if wake.is_some() => self.wake().await,
                 _ = disk.tick() => self.look_at_disk(),
+                _ = unused.tick() => self.look_for_unused(),
             }
         }
         watching.abort();
@@ -174,11 +192,17 @@ impl Actor {
 
     fn next_wake(&self) -> Option<Instant> {
         let idle = self.idle.first().map(|(at, _)| *at);
-        [idle, self.warm.next_retry()].into_iter().flatten().min()
+        [idle, self.warm.next_retry(), self.warm_due].into_iter().flatten().min()
     }
 
     async fn wake(&mut self) {
         self.close_idle().await;
+        if self.warm_due.is_some_and(|due| due <= Instant::now()) {
+            self.warm_due = None;
+            for made in self.warm.drop_unnamed() {
+                self.remove_in_background(made.sandbox);
+            }
+        }
         self.refill();
     }
 
@@ -217,6 +241,8 @@ impl Actor {
             Event::Warmed { spec, made } => self.warmed(&spec, made),
             Event::Removed { trajectory } => self.removed(trajectory).await,
             Event::Died { name } => self.died(&name).await,
+            Event::Sized { sizes } => self.sized(sizes).await,
+            Event::DiskFreed => self.sizing = false,
             Event::Listed { found } => self.listed(&found),
             Event::TransferEnded { transfer } => {
                 self.transfers.remove(&transfer);
@@ -241,6 +267,8 @@ impl Actor {
 
     async fn link_up(&mut self, outbox_tx: mpsc::Sender<AgentMessage>) {
         self.link = Some(outbox_tx);
+        self.warm.expect_names();
+        self.warm_due = Some(Instant::now() + WARM_GRACE);
         let hello = self.hello();
         self.emit(FromAgent::Hello(hello)).await;
         for failed in std::mem::take(&mut self.untold) {
@@ -258,6 +286,7 @@ impl Actor {
 
     fn link_down(&mut self) {
         self.link = None;
+        self.warm_due = None;
         // Transfers belong to their stream.
         self.transfers.clear();
     }

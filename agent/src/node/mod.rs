@@ -4,12 +4,12 @@
 mod actions;
 mod actor;
 mod adopt;
+mod disk;
 mod files;
 mod inbox;
 mod sandboxes;
 mod upkeep;
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -131,7 +131,11 @@ pub async fn start(config: AgentConfig, metrics: Arc<Metrics>) -> Result<NodeHan
     let root_dir = engine.root_dir().await?;
     let (reports_tx, reports_rx) = mpsc::channel(REPORTS);
     let ground = Arc::new(Ground {
-        images: Images::new(engine.clone(), Ledger::open(Some(places.pulled()))),
+        images: Images::new(
+            engine.clone(),
+            Ledger::open(Some(places.pulled())),
+            config.docker_config.clone(),
+        ),
         networks: Arc::new(Networks::new(engine.clone(), owner.clone())),
         owner,
         names: Names::default(),
@@ -147,25 +151,11 @@ pub async fn start(config: AgentConfig, metrics: Arc<Metrics>) -> Result<NodeHan
         engine: engine.clone(),
         config,
     });
-    let disk_free = Arc::new(AtomicU64::new(free_bytes(&root_dir).map_or(0, |disk| disk.free)));
+    let disk_free =
+        Arc::new(AtomicU64::new(disk::free_bytes(&root_dir).map_or(0, |disk| disk.free)));
     let (inbox_tx, inbox_rx) = mpsc::channel(INBOX);
     let mut actor = Actor::new(ground, topology, root_dir, Arc::clone(&disk_free));
     actor.adopt().await?;
     tokio::spawn(actor.run(inbox_rx, reports_rx));
     Ok(NodeHandle { inbox_tx, engine, disk_free })
-}
-
-/// Size of a file system.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Disk {
-    /// Free bytes for everyone.
-    free: u64,
-    /// Bytes in all.
-    all: u64,
-}
-
-fn free_bytes(path: &Path) -> Option<Disk> {
-    // Docker's root may be out of this process's sight: then nothing is known.
-    let stat = rustix::fs::statvfs(path).ok()?;
-    Some(Disk { free: stat.f_bavail * stat.f_frsize, all: stat.f_blocks * stat.f_frsize })
 }

@@ -177,7 +177,7 @@ impl Actor {
     }
 
     /// Takes a sandbox that is up out of the state, its actions ended.
-    async fn take_out(&mut self, trajectory: &str, fault: &Fault) -> Option<Sandbox> {
+    pub(super) async fn take_out(&mut self, trajectory: &str, fault: &Fault) -> Option<Sandbox> {
         if !matches!(self.sandboxes.get(trajectory), Some(Entry::Ready(_))) {
             return None;
         }

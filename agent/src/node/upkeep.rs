@@ -1,8 +1,7 @@
-//! Docker's events, and the disk.
+//! Docker's events.
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bollard::models::EventMessage;
@@ -10,7 +9,7 @@ use futures::StreamExt as _;
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
-use super::actor::{Actor, Entry, Event};
+use super::actor::{Actor, Event};
 use crate::docker::labels::Owner;
 use crate::docker::{Engine, Found};
 use crate::fault;
@@ -94,39 +93,4 @@ impl Actor {
             }
         });
     }
-
-    pub(super) fn look_at_disk(&self) {
-        let Some(disk) = super::free_bytes(&self.root_dir) else { return };
-        self.disk_free.store(disk.free, Ordering::Relaxed);
-        let networks = Arc::clone(&self.ground.networks);
-        tokio::spawn(async move {
-            // The next look tries again.
-            if let Err(fault) = networks.collect().await {
-                tracing::debug!(%fault, "cannot look for unused networks");
-            }
-        });
-        let free = i64::try_from(disk.free).unwrap_or(i64::MAX);
-        self.ground.metrics.disk_free_bytes.set(free);
-        let gc = self.ground.config.images.clone();
-        if part(disk) >= gc.low {
-            return;
-        }
-        let ready = self.sandboxes.values().filter_map(|entry| match entry {
-            Entry::Ready(ready) => Some(ready.sandbox.spec.image.clone()),
-            Entry::Opening { .. } | Entry::Closing => None,
-        });
-        let warm = self.warm.ready().map(|made| made.sandbox.spec.image.clone());
-        let in_use: Vec<String> = ready.chain(warm).collect();
-        let (ground, root) = (Arc::clone(&self.ground), self.root_dir.clone());
-        tokio::spawn(async move {
-            let enough = || super::free_bytes(&root).is_none_or(|disk| part(disk) >= gc.high);
-            let removed = ground.images.collect(&in_use, gc.idle, enough).await;
-            ground.metrics.images_removed.inc_by(removed as u64);
-            tracing::info!(removed, "the disk was low: removed unused images");
-        });
-    }
-}
-
-fn part(disk: super::Disk) -> f64 {
-    disk.free as f64 / (disk.all.max(1)) as f64
 }

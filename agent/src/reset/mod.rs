@@ -196,6 +196,7 @@ impl Ground {
             init: &self.config.init,
             run_dir: &run_dir,
             network: attempt.network.as_deref().unwrap_or(NONE),
+            dns: &self.config.policy.dns_servers,
             cgroup_parent: self.config.cgroup_parent.as_deref(),
         };
         let body = spec::container(spec, place, self.engine.capabilities().await?)?;
@@ -241,7 +242,11 @@ impl Ground {
         let Some(network) = spec.network.as_ref().filter(|network| network.enabled) else {
             return Ok(());
         };
-        let rules = RuleSet::new(&self.config.policy.closed_cidrs, &network.allow);
+        let rules = RuleSet::new(
+            &self.config.policy.closed_cidrs,
+            &network.allow,
+            &self.config.policy.dns_servers,
+        );
         let rules = rules.map_err(|error| fault::user("InvalidSandbox", error.to_string()))?;
         let networks = Arc::clone(&self.networks);
         let acquiring = tokio::spawn(async move { networks.acquire(&rules).await });

@@ -23,6 +23,8 @@ struct Pool<S> {
     /// As it was asked for.
     spec: SandboxSpec,
     target: usize,
+    /// Whether the queue has named it since its last stream began.
+    named: bool,
     ready: Vec<S>,
     starting: usize,
     failures: u32,
@@ -67,6 +69,7 @@ impl<S> WarmPools<S> {
         self.pools.retain(|pool| pool.target > 0 || pool.starting > 0);
         if let Some(pool) = self.pools.iter_mut().find(|pool| alike(&pool.spec, spec)) {
             pool.target = target;
+            pool.named = true;
             pool.retry_at = None;
             let kept = pool.ready.len().min(target);
             surplus.extend(pool.ready.drain(kept..));
@@ -79,8 +82,34 @@ impl<S> WarmPools<S> {
             return (surplus, false);
         }
         let (ready, spec) = (Vec::new(), spec.clone());
-        self.pools.push(Pool { spec, target, ready, starting: 0, failures: 0, retry_at: None });
+        self.pools.push(Pool {
+            spec,
+            target,
+            named: true,
+            ready,
+            starting: 0,
+            failures: 0,
+            retry_at: None,
+        });
         (surplus, true)
+    }
+
+    /// A new stream: the queue names again what it wants.
+    pub fn expect_names(&mut self) {
+        for pool in &mut self.pools {
+            pool.named = false;
+        }
+    }
+
+    /// Gives up what the queue has not named since [`Self::expect_names`].
+    pub fn drop_unnamed(&mut self) -> Vec<S> {
+        let mut surplus = Vec::new();
+        for pool in self.pools.iter_mut().filter(|pool| !pool.named) {
+            pool.target = 0;
+            surplus.append(&mut pool.ready);
+        }
+        self.pools.retain(|pool| pool.target > 0 || pool.starting > 0);
+        surplus
     }
 
     /// Templates of sandboxes to make now; each counts as being made.
@@ -198,6 +227,23 @@ mod tests {
         assert!(pools.wanted(now).is_empty());
         let retry = pools.next_retry().unwrap();
         assert_eq!(pools.wanted(retry).len(), 1);
+    }
+
+    #[test]
+    fn what_a_new_stream_does_not_name_goes() {
+        let mut pools = WarmPools::default();
+        let now = Instant::now();
+        for (template, id) in [("kept", 1), ("gone", 2)] {
+            pools.set_target(&spec(template, "i"), 1);
+            let wanted = pools.wanted(now);
+            pools.made(&wanted[0], Some(id), now);
+        }
+        assert_eq!(pools.drop_unnamed(), Vec::<i32>::new());
+        pools.expect_names();
+        pools.set_target(&spec("kept", "i"), 1);
+        assert_eq!(pools.drop_unnamed(), [2]);
+        assert_eq!(pools.take(&spec("kept", "i")), Taken::Hit(1));
+        assert_eq!(pools.take(&spec("gone", "i")), Taken::NotKept);
     }
 
     proptest! {

@@ -28,6 +28,21 @@ fn template(allow: &[String]) -> rollwright_proto::v1::SandboxSpec {
 }
 
 #[tokio::test]
+async fn the_policys_dns_server_is_given_and_open() {
+    let server = std::net::Ipv4Addr::new(10, 11, 12, 13);
+    let start = TestNode::start_with(|config| config.policy.dns_servers = vec![server]);
+    let Some(mut node) = start.await else { return };
+    node.open("t", template(&[])).await.unwrap();
+    assert_eq!(node.inspect("{{.HostConfig.Dns}}"), "[10.11.12.13]");
+    let bridge = node.inspect("{{.HostConfig.NetworkMode}}");
+    let rules = std::process::Command::new("iptables").arg("-S").output().unwrap();
+    let rules = String::from_utf8_lossy(&rules.stdout).into_owned();
+    let rule = format!("-A RW-FWD-{bridge} -d 10.11.12.13/32 -p udp -m udp --dport 53 -j RETURN");
+    assert!(rules.contains(&rule), "{rules}");
+    node.finish().await;
+}
+
+#[tokio::test]
 async fn the_node_is_closed_unless_named_and_rules_go_with_their_users() {
     let Some(mut node) = TestNode::start().await else { return };
     let port = listen();

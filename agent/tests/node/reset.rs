@@ -53,7 +53,7 @@ async fn a_pull_that_no_registry_answers_is_shared_and_typed() {
     let Some(node) = TestNode::start().await else { return };
     let engine = node.node.engine().clone();
     let ledger = rollwright_agent::images::gc::Ledger::open(None);
-    let images = rollwright_agent::images::Images::new(engine, ledger);
+    let images = rollwright_agent::images::Images::new(engine, ledger, None);
     let image = "localhost:1/rollwright-test/nothing:1";
     let (a, b) = tokio::join!(
         images.ensure(image, true, crate::common::LIMIT),

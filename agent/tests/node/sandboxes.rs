@@ -148,3 +148,21 @@ async fn closing_ends_what_runs_and_what_is_being_made() {
     node.until_containers(0).await;
     node.finish().await;
 }
+
+#[tokio::test]
+async fn a_low_disk_ends_the_sandbox_that_wrote_most() {
+    // Less than so much is always free: the disk counts as low from the start.
+    let start = TestNode::start_with(|config| config.policy.min_free_disk_bytes = u64::MAX);
+    let Some(mut node) = start.await else { return };
+    node.open("small", spec()).await.unwrap();
+    node.open("large", spec()).await.unwrap();
+    let fill = "dd if=/dev/zero of=file bs=1M count=8 && sleep 1000";
+    node.say(FromQueue::StartAction(action("a", "large", fill))).await;
+    let fault = node.lost("large").await;
+    assert_eq!((fault.kind(), fault.reason.as_str()), (Kind::Infrastructure, "DiskPressure"));
+    assert!(fault.message.contains("diskBytes"), "{}", fault.message);
+    node.ended("a").await;
+    let (_, ended) = node.run(action("b", "small", "true")).await;
+    assert_eq!(finished(&ended).exit_code, Some(0));
+    node.finish().await;
+}
