@@ -369,3 +369,36 @@ async fn what_surely_never_started_is_started_again_after_a_restart() {
     assert!(matches!(last, Some(pb::action_event::Event::Finished(_))), "{last:?}");
     queue.stop().await;
 }
+
+#[tokio::test]
+async fn a_node_has_no_say_in_actions_of_another() {
+    let dir = tempfile::tempdir().unwrap();
+    let queue = TestQueue::start(config(dir.path()), dir.path()).await;
+    let agent = SimulatedAgent::connect(dir.path(), "node-1", 2, Arc::default()).await;
+    let mut caller = queue.client().await;
+    open(&mut caller, "t", "job").await;
+    let stream = caller.execute(action("a", "t", "hold")).await.unwrap();
+    agent.wait_started("a").await;
+    let other = SimulatedAgent::connect(dir.path(), "node-2", 2, Arc::default()).await;
+    other.send(pb::agent_message::Message::ActionEnded(pb::ActionEnded {
+        action_id: "a".to_owned(),
+        attempt: 1,
+        end: Some(pb::action_ended::End::Finished(pb::Finished {
+            exit_code: Some(99),
+            ..pb::Finished::default()
+        })),
+        not_started: false,
+    }));
+    other.wait_acknowledged("a").await;
+    agent.release("a", 7);
+    let mut stream = stream.into_inner();
+    let mut code = None;
+    while let Some(event) = stream.message().await.unwrap() {
+        if let Some(pb::action_event::Event::Finished(finished)) = event.event {
+            code = finished.exit_code;
+        }
+    }
+    assert_eq!(code, Some(7));
+    agent.wait_acknowledged("a").await;
+    queue.stop().await;
+}

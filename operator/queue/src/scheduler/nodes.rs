@@ -293,7 +293,12 @@ impl Scheduler {
             }
             // While its end is not durable, that is what the agent waits for.
             NodeOrder::Forget(action) => match self.actions.get_mut(&action) {
-                Some(live) if live.ended.is_some() => live.node = Some(node.clone()),
+                Some(live)
+                    if live.ended.is_some()
+                        && live.node.as_ref().is_none_or(|other| other == node) =>
+                {
+                    live.node = Some(node.clone());
+                }
                 _ => self.acknowledge(node, &action),
             },
         }
