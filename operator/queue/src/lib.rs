@@ -13,6 +13,7 @@ pub mod fault;
 mod grpc;
 mod http;
 pub mod listen;
+mod lookups;
 mod mailbox;
 pub mod manifest;
 pub mod metrics;

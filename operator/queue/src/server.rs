@@ -23,14 +23,15 @@ use tonic::transport::ServerTlsConfig;
 use crate::auth::{ApiKeys, Caller};
 use crate::clock::Clock;
 use crate::config::QueueConfig;
-use crate::fault::{full, infrastructure, status};
+use crate::fault::status;
 use crate::grpc::{ActionApi, LinkApi};
 use crate::http;
 use crate::http::ApiError;
 use crate::listen::{AgentListen, Bound, Listen, ListenError, MetricsListen};
+use crate::lookups::{LastWords, spawn_lookups};
 use crate::mailbox::Budget;
 use crate::metrics::Metrics;
-use crate::scheduler::{self, Handle, INBOX, Input, Lookup, Parts, Scheduler};
+use crate::scheduler::{Handle, INBOX, Input, Parts, Scheduler};
 use crate::store::{Retention, Store, StoreError, Writer};
 
 /// Time for open streams to end at a shutdown.
@@ -39,8 +40,6 @@ const DRAIN: Duration = Duration::from_secs(5);
 const MAX_MESSAGE: usize = 16 << 20;
 /// Bytes in flight on one HTTP/2 stream of an agent.
 const LINK_WINDOW: u32 = 4 << 20;
-/// Repeated ids whose results may be looked up at once.
-const LOOKUPS: usize = 4096;
 
 /// Where a queue listens.
 #[derive(Debug, Clone)]
@@ -212,55 +211,6 @@ impl QueueServer {
         ran??;
         early.unwrap_or(Ok(()))
     }
-}
-
-/// Ends the queue when the thread that holds it panics: nobody else would notice.
-struct LastWords {
-    inbox: mpsc::Sender<Input>,
-    thread: &'static str,
-}
-
-impl Drop for LastWords {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            let error = StoreError::Panicked { thread: self.thread };
-            // After a shutdown nobody needs to know.
-            drop(self.inbox.blocking_send(Input::Stored(Err(error))));
-        }
-    }
-}
-
-/// The thread that looks up results of repeated ids.
-fn spawn_lookups(
-    store: Arc<Store>,
-    clock: Clock,
-    inbox: mpsc::Sender<Input>,
-    budget: Arc<Budget>,
-    most: usize,
-) -> std::io::Result<std::sync::mpsc::SyncSender<Lookup>> {
-    let (lookups_tx, lookups_rx) = std::sync::mpsc::sync_channel::<Lookup>(LOOKUPS);
-    std::thread::Builder::new().name("store-reader".to_owned()).spawn(move || {
-        let _guard = LastWords { inbox: inbox.clone(), thread: "store-reader" };
-        for Lookup { caller, request, to } in lookups_rx {
-            let result = if to.mailbox.is_closed() {
-                // Nobody wants it any more.
-                continue;
-            } else if budget.used() > most {
-                let message = format!("{most} bytes are held: ask for the result again later");
-                Err(full(message))
-            } else {
-                let found = store.result(&request.action_id, clock.now());
-                found.map_err(|error| infrastructure("StoreFailed", error.to_string()))
-            };
-            let events = result.as_ref().ok().and_then(Option::as_ref).map(|ended| &ended.events);
-            let charged = events.map_or(0, |events| scheduler::weight(events));
-            budget.add(charged);
-            if inbox.blocking_send(Input::Found { caller, request, to, result, charged }).is_err() {
-                return;
-            }
-        }
-    })?;
-    Ok(lookups_tx)
 }
 
 fn caller_routes(handle: &Handle, keys: Option<ApiKeys>) -> Router {
