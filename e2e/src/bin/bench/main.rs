@@ -16,7 +16,7 @@ struct Cli {
     #[arg(value_enum)]
     what: Vec<What>,
     /// Actions measured of each sandbox in `overhead`.
-    #[arg(long, default_value_t = 200)]
+    #[arg(long, default_value_t = 400)]
     rounds: usize,
     /// Sandboxes that stand idle in `idle`.
     #[arg(long, default_value_t = 200)]
@@ -52,7 +52,7 @@ async fn main() -> anyhow::Result<()> {
         rows.extend(decision::measure()?);
     }
     if wanted(What::Overhead) {
-        let fewer = cli.rounds.div_ceil(8);
+        let fewer = cli.rounds.div_ceil(16);
         rows.extend(overhead::measure(1, 1, cli.rounds).await?);
         rows.extend(overhead::measure(32, 1, fewer).await?);
         rows.extend(overhead::measure(32, 32, fewer).await?);

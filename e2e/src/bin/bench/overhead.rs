@@ -17,7 +17,7 @@ use tokio_stream::StreamExt as _;
 use crate::table::Row;
 
 /// Actions that are not counted, in each sandbox.
-const WARM_UP: usize = 5;
+const WARM_UP: usize = 10;
 
 /// Runs `rounds` no-op actions in each of `sandboxes` sandboxes, by `callers` callers
 /// that each send one after another.
