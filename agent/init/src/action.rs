@@ -201,7 +201,9 @@ impl Action {
                 self.subject.not_started(failure_of(&self.status_bytes))
             }
             (None, failure) if failure.len() == 3 => self.subject.not_started(failure_of(failure)),
-            _ => match (status.exit_status(), status.terminating_signal()) {
+            // It died on the way: killed for memory, say. No program has run.
+            (None, _) => self.subject.not_started((StartFailureKind::Other, Errno::SRCH)),
+            (Some(_), _) => match (status.exit_status(), status.terminating_signal()) {
                 (Some(code), _) => End::Exited { code },
                 (_, signal) => End::Signaled { signal: signal.unwrap_or(0) },
             },

@@ -331,6 +331,12 @@ impl Ground {
         open: &OpenSandbox,
     ) -> Result<(Sandbox, Vec<LiveAction>), Fault> {
         let spec = open.spec.clone().unwrap_or_default();
+        if spec.exec_mode() == ExecMode::Docker {
+            // What runs there could be started a second time.
+            let message = "what `docker exec` started is not found again after a restart of the \
+                           agent: open a new sandbox";
+            return Err(fault::infrastructure("SandboxLost", message));
+        }
         let gone = || fault::infrastructure("SandboxLost", "the sandbox ended while no agent ran");
         let running = self.engine.running(name).await?.ok_or_else(gone)?;
         let (cgroup, connected) = self.adopt_session(name, &spec, &running).await?;

@@ -1,6 +1,7 @@
 //! An agent that was killed and started again.
 
 use rollwright_proto::v1::queue_message::Message as FromQueue;
+use rollwright_proto::v1::{ExecMode, SandboxSpec};
 
 use crate::common::{TestNode, action, docker, finished, spec};
 
@@ -46,5 +47,19 @@ async fn sandboxes_and_running_actions_are_found_again() {
     let ended = node.ended("a").await;
     assert_eq!(finished(&ended).exit_code, Some(0));
     assert_eq!(node.output("a"), "before\nafter\n");
+    node.finish().await;
+}
+
+#[tokio::test]
+async fn what_docker_exec_started_is_never_taken_over() {
+    let Some(mut node) = TestNode::start().await else { return };
+    let plain = SandboxSpec { exec_mode: ExecMode::Docker.into(), ..spec() };
+    node.open("t", plain).await.unwrap();
+    node.say(FromQueue::StartAction(action("a", "t", "sleep 1000"))).await;
+    node.started("a").await;
+    let mut node = node.crash(&[]).await;
+    assert_eq!(node.hello.sandboxes, []);
+    node.lost("t").await;
+    node.until_containers(0).await;
     node.finish().await;
 }
