@@ -53,7 +53,7 @@ async fn work(client: &mut Client, id: &str) -> anyhow::Result<f64> {
 
 async fn work_once(client: &mut Client, id: &str) -> anyhow::Result<f64> {
     let mut request = shell(id, "worker", WORK);
-    request.profile = "exclusive".to_owned();
+    "exclusive".clone_into(&mut request.profile);
     let run = client.run(request).await?;
     let finished = run.finished()?;
     ensure!(finished.exit_code == Some(0), "{finished:?}");
