@@ -4,6 +4,7 @@
 use anyhow::{Context as _, ensure};
 use rollwright_e2e::client::{Client, shell};
 use rollwright_e2e::stack::Stack;
+use rollwright_proto::v1::Usage;
 
 use crate::table::Row;
 
@@ -20,7 +21,7 @@ pub(crate) async fn measure() -> anyhow::Result<Vec<Row>> {
     let stack = Stack::start("bench-isolation").await?;
     let mut client = stack.client().await?;
     client.open("worker", "box").await?;
-    let mut ratios = Vec::new();
+    let (mut ratios, mut waits) = (Vec::new(), Vec::new());
     for round in 0..ROUNDS {
         let alone = work(&mut client, &format!("alone-{round}")).await?;
         let idle = format!("idle-{round}");
@@ -28,15 +29,18 @@ pub(crate) async fn measure() -> anyhow::Result<Vec<Row>> {
         client.run(shell(&format!("loops-{round}"), &idle, LOOPS)).await?.finished()?;
         let beside = work(&mut client, &format!("beside-{round}")).await?;
         client.close(&idle).await?;
-        ratios.push(beside / alone);
+        ratios.push(beside.exec_s / alone.exec_s);
+        waits.push(waited(&beside) - waited(&alone));
     }
     client.close("worker").await?;
     stack.stop().await?;
     ratios.sort_by(f64::total_cmp);
+    waits.sort_by(f64::total_cmp);
     let slower = (ratios[ROUNDS / 2] - 1.0) * 100.0;
+    let waiting = waits[ROUNDS / 2] * 100.0;
     Ok(vec![Row {
         figure: "exclusive action beside busy loops left in an idle sandbox".to_owned(),
-        ours: format!("{slower:+.2}% time"),
+        ours: format!("{slower:+.2}% time ({waiting:+.2}% waiting for its core)"),
         baseline: "the same action without them".to_owned(),
         ratio: format!("{:.3} (median of {ROUNDS})", ratios[ROUNDS / 2]),
         target: "< 2%".to_owned(),
@@ -44,18 +48,23 @@ pub(crate) async fn measure() -> anyhow::Result<Vec<Row>> {
     }])
 }
 
-/// Seconds that the program took, at its second run: during the first one Docker is
-/// still busy with the container that was opened or closed just before.
-async fn work(client: &mut Client, id: &str) -> anyhow::Result<f64> {
+/// What the program took, at its second run: during the first one Docker is still busy
+/// with the container that was opened or closed just before.
+async fn work(client: &mut Client, id: &str) -> anyhow::Result<Usage> {
     work_once(client, &format!("{id}-first")).await?;
     work_once(client, id).await
 }
 
-async fn work_once(client: &mut Client, id: &str) -> anyhow::Result<f64> {
+async fn work_once(client: &mut Client, id: &str) -> anyhow::Result<Usage> {
     let mut request = shell(id, "worker", WORK);
     "exclusive".clone_into(&mut request.profile);
     let run = client.run(request).await?;
     let finished = run.finished()?;
     ensure!(finished.exit_code == Some(0), "{finished:?}");
-    Ok(finished.usage.context("no usage")?.exec_s)
+    finished.usage.context("no usage")
+}
+
+/// Part of the running time in which it did not have its core.
+fn waited(usage: &Usage) -> f64 {
+    1.0 - usage.cpu_s / usage.exec_s
 }
