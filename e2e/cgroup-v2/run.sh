@@ -34,9 +34,10 @@ if [ -z "$kernel" ]; then
 fi
 
 # The test programs and the helper, static: the machine holds nothing else.
+# A test brings its package's programs along: only what is asked for by name counts.
 built() {
     cargo rustc -q -p "$1" "--$2" "$3" --message-format=json -- -C target-feature=+crt-static |
-        sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -1
+        grep "\"name\":\"$3\"" | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -1
 }
 root=$work/root
 mkdir -p "$root"/{bin,dev,etc,proc,root,sys,tmp,usr/bin}
