@@ -7,18 +7,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use hdrhistogram::Histogram;
-use hyper_util::rt::TokioIo;
 use pb::action_event::Event;
 use pb::agent_message::Message as ToQueue;
 use pb::queue_message::Message as FromQueue;
 use rollwright_proto::v1 as pb;
 use rollwright_proto::v1::action_service_client::ActionServiceClient;
 use rollwright_proto::v1::agent_link_client::AgentLinkClient;
-use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::{Channel, Endpoint, Uri};
+use tonic::transport::Channel;
 
 /// Clock ticks of `/proc/PID/stat` in a second.
 const TICKS: f64 = 100.0;
@@ -53,25 +51,20 @@ pub struct Figures {
     pub latency: Histogram<u64>,
 }
 
+/// A channel to a queue that may still be starting.
 async fn channel(path: &Path) -> Result<Channel> {
     let deadline = Instant::now() + Duration::from_mins(1);
     loop {
-        let path = path.to_owned();
-        let connector = tower::service_fn(move |_: Uri| {
-            let path = path.clone();
-            async move { UnixStream::connect(path).await.map(TokioIo::new) }
-        });
-        let endpoint = Endpoint::from_static("http://queue");
-        match endpoint.connect_with_connector(connector).await {
+        match crate::client::channel(path).await {
             Ok(channel) => return Ok(channel),
-            Err(error) if Instant::now() > deadline => return Err(error.into()),
+            Err(error) if Instant::now() > deadline => return Err(error),
             Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
         }
     }
 }
 
 /// User and system time of a process, in seconds.
-fn cpu_seconds(pid: u32) -> Result<f64> {
+pub fn cpu_seconds(pid: u32) -> Result<f64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let (_, fields) = stat.rsplit_once(')').context("no command in /proc/PID/stat")?;
     let fields: Vec<&str> = fields.split_whitespace().collect();

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Context as _;
+use rollwright_e2e::load::cpu_seconds;
 use rollwright_e2e::stack::Stack;
 use tokio::task::JoinSet;
 
@@ -59,15 +60,6 @@ pub(crate) async fn measure(sandboxes: usize) -> anyhow::Result<Vec<Row>> {
         row("queue + agent CPU", format!("{used:.4} cores"), "< 0.02 cores", used < 0.02),
         row("agent memory", format!("{rss:.1} MiB"), "< 64 MiB", rss < 64.0),
     ])
-}
-
-/// User and system time of a process, from `/proc/PID/stat`, in 1/100 s.
-fn cpu_seconds(pid: u32) -> anyhow::Result<f64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    let fields = stat.rsplit_once(')').context("no process name")?.1;
-    let ticks = |index: usize| fields.split_whitespace().nth(index)?.parse::<f64>().ok();
-    let total = ticks(11).zip(ticks(12)).map(|(user, system)| user + system);
-    Ok(total.context("no CPU times in /proc/PID/stat")? / 100.0)
 }
 
 fn resident_mib(pid: u32) -> anyhow::Result<f64> {
