@@ -91,6 +91,26 @@ id!(
     PermitId,
     "permit id"
 );
+id!(
+    /// A group of trajectories that are rolled out for one prompt.
+    GroupId,
+    "group id"
+);
+id!(
+    /// An inference worker: one engine.
+    WorkerId,
+    "worker name"
+);
+id!(
+    /// A domain of tasks, such as `swe` or `math`, whose load is alike.
+    Task,
+    "task name"
+);
+id!(
+    /// A class of hardware that workers run on.
+    Class,
+    "class name"
+);
 
 #[cfg(test)]
 mod tests {

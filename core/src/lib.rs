@@ -9,4 +9,7 @@ pub mod ids;
 pub mod queue;
 pub mod quota;
 pub mod resources;
+pub mod router;
 pub mod time;
+pub mod version;
+pub mod weights;

@@ -1,0 +1,1 @@
+//! Which worker generates a request.

@@ -1,0 +1,1 @@
+//! How a new version of the policy's weights reaches the workers.
