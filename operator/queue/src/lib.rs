@@ -5,7 +5,6 @@
 //! is kept in an embedded store with group commit.
 #![forbid(unsafe_code)]
 
-mod auth;
 mod clock;
 pub mod config;
 mod convert;
@@ -21,9 +20,9 @@ mod scheduler;
 mod server;
 mod store;
 
-pub use auth::{ApiKeys, KeysError};
 pub use config::{Profile, QueueConfig, Template};
 pub use listen::{AgentListen, Listen, ListenError, MetricsListen, TlsFiles};
+pub use rollwright_auth::{ApiKeys, KeysError};
 pub use server::{Listeners, QueueError, QueueServer, run};
 pub use store::StoreError;
 pub use tokio_util::sync::CancellationToken;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use tokio::net::{TcpListener, UnixListener};
 use tonic::transport::{Certificate, Identity, ServerTlsConfig};
 
-use crate::auth::{ApiKeys, KeysError};
+use rollwright_auth::{ApiKeys, KeysError};
 
 /// Where callers connect.
 #[derive(Debug, Clone)]

@@ -20,7 +20,6 @@ use tokio_stream::wrappers::{TcpListenerStream, UnixListenerStream};
 use tokio_util::sync::CancellationToken;
 use tonic::transport::ServerTlsConfig;
 
-use crate::auth::{ApiKeys, Caller};
 use crate::clock::Clock;
 use crate::config::QueueConfig;
 use crate::fault::status;
@@ -33,6 +32,7 @@ use crate::mailbox::Budget;
 use crate::metrics::Metrics;
 use crate::scheduler::{Handle, INBOX, Input, Parts, Scheduler};
 use crate::store::{Retention, Store, StoreError, Writer};
+use rollwright_auth::{ApiKeys, Caller};
 
 /// Time for open streams to end at a shutdown.
 const DRAIN: Duration = Duration::from_secs(5);

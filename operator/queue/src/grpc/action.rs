@@ -10,11 +10,11 @@ use rollwright_proto::v1 as pb;
 use rollwright_proto::v1::action_service_server::ActionService;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::auth::Caller;
 use crate::convert;
 use crate::fault::{status, stopping, user};
 use crate::mailbox::Reader;
 use crate::scheduler::{Handle, Input, Subscriber};
+use rollwright_auth::Caller;
 
 type Answer<T> = Result<Response<T>, Status>;
 type Out<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;

@@ -15,10 +15,10 @@ use serde_json::{Value, json};
 
 use super::error::ApiError;
 use super::{dto, parse};
-use crate::auth::Caller;
 use crate::convert;
 use crate::fault::stopping;
 use crate::scheduler::{Handle, Input, State};
+use rollwright_auth::Caller;
 
 /// `POST /v1/actions`: one JSON event a line, to the end of the action.
 pub(super) async fn execute(

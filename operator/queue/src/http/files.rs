@@ -14,9 +14,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::error::ApiError;
-use crate::auth::Caller;
 use crate::fault::user;
 use crate::scheduler::Handle;
+use rollwright_auth::Caller;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -16,9 +16,9 @@ use futures::StreamExt as _;
 use serde_json::Value;
 
 pub(crate) use self::error::ApiError;
-use crate::auth::Caller;
 use crate::fault::user;
 use crate::scheduler::Handle;
+use rollwright_auth::Caller;
 
 /// Largest JSON body: room for a standard input of 1 MiB in base64.
 const MAX_BODY: usize = 4 << 20;

@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 
 use super::error::ApiError;
 use super::{dto, parse};
-use crate::auth::Caller;
 use crate::scheduler::{Handle, Input};
+use rollwright_auth::Caller;
 
 /// `POST /v1/permits`: answers when the permit is held.
 pub(super) async fn acquire(

@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 
 use super::error::ApiError;
 use super::{dto, parse};
-use crate::auth::Caller;
 use crate::convert;
 use crate::scheduler::{Handle, Input, Standing};
+use rollwright_auth::Caller;
 
 /// `POST /v1/trajectories`: answers when the sandbox is ready.
 pub(super) async fn open(

@@ -15,13 +15,13 @@ use tokio::sync::oneshot;
 use super::input::{Lookup, Reply};
 use super::output::Output;
 use super::{Peek, Scheduler, State, Subscriber};
-use crate::auth::Caller;
 use crate::config::{DEFAULT_PROFILE, Profile};
 use crate::convert;
 use crate::fault::{self, full, user};
 use crate::mailbox::Weigh;
 use crate::metrics::Metrics;
 use crate::store::Ended;
+use rollwright_auth::Caller;
 
 /// A profile and its metrics.
 pub(super) struct ProfileEntry {

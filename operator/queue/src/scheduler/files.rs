@@ -13,10 +13,10 @@ use rollwright_proto::v1 as pb;
 
 use super::Scheduler;
 use super::input::TransferEvent;
-use crate::auth::Caller;
 use crate::convert;
 use crate::fault::{full, infrastructure, user};
 use crate::mailbox::{Mailbox, Written};
+use rollwright_auth::Caller;
 
 /// Transfers at once.
 const MOST: usize = 1024;

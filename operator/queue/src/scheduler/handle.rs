@@ -12,13 +12,13 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::input::{Input, Peek, Reply, State, Subscriber, TransferEvent};
-use crate::auth::Caller;
 use crate::clock::Clock;
 use crate::convert;
 use crate::fault::{full, infrastructure, stopping, user};
 use crate::mailbox::{Budget, LIMIT, Mailbox, Reader};
 use crate::metrics::Metrics;
 use crate::store::{Ended, Store};
+use rollwright_auth::Caller;
 
 /// Bytes of small orders and file data that may wait for an agent.
 const LINK_ROOM: usize = 256 << 20;

@@ -8,9 +8,9 @@ use rollwright_core::ids::{ActionId, NodeId, TrajectoryId};
 use rollwright_proto::v1 as pb;
 use tokio::sync::oneshot;
 
-use crate::auth::Caller;
 use crate::mailbox::{Mailbox, Weigh};
 use crate::store::{Durable, Ended, StoreError};
+use rollwright_auth::Caller;
 
 /// An answer to one call.
 pub(crate) type Reply<T> = oneshot::Sender<Result<T, Fault>>;

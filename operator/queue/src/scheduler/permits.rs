@@ -11,9 +11,9 @@ use rollwright_proto::v1 as pb;
 
 use super::input::Reply;
 use super::{Scheduler, seconds};
-use crate::auth::Caller;
 use crate::convert;
 use crate::fault::user;
+use rollwright_auth::Caller;
 
 /// When a permit returns by itself, unless its caller says otherwise.
 const TTL: Duration = Duration::from_mins(10);

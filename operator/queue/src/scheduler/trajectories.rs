@@ -12,10 +12,10 @@ use rollwright_proto::v1 as pb;
 
 use super::input::{Reply, Standing};
 use super::{Scheduler, seconds};
-use crate::auth::Caller;
 use crate::convert;
 use crate::fault::{infrastructure, user};
 use crate::store::{self, Op};
+use rollwright_auth::Caller;
 
 /// Ends that are remembered, so that a late request is told why.
 const REMEMBERED: usize = 10_000;

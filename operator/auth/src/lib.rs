@@ -1,36 +1,41 @@
 //! Who calls: everybody who can open the Unix socket, or the holder of a job's
-//! API key over TCP.
+//! API key over TCP. Queue and gateway ask here.
+#![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};
 
-use rollwright_core::fault::Fault;
+use rollwright_core::fault::{Fault, FaultKind};
 use rollwright_core::ids::JobId;
 use sha2::{Digest as _, Sha256};
 use subtle::{ConditionallySelectable as _, ConstantTimeEq as _};
 
-use crate::convert;
-use crate::fault::user;
+/// The job of requests that name none.
+pub const DEFAULT_JOB: &str = "default";
+
+fn user(reason: &'static str, message: impl Into<String>) -> Fault {
+    Fault::new(FaultKind::User, reason, message)
+}
 
 /// A caller, as far as it is known.
 #[derive(Debug, Clone)]
-pub(crate) struct Caller {
+pub struct Caller {
     /// The one job that it may act for; `None`: any, since it is local.
     job: Option<JobId>,
 }
 
 impl Caller {
     /// Somebody who could open the Unix socket.
-    pub(crate) fn local() -> Self {
+    pub fn local() -> Self {
         Self { job: None }
     }
 
     /// True when it may see and use what belongs to `job`.
-    pub(crate) fn may_use(&self, job: &JobId) -> bool {
+    pub fn may_use(&self, job: &JobId) -> bool {
         self.job.as_ref().is_none_or(|own| own == job)
     }
 
     /// The job that its request is for.
-    pub(crate) fn job(&self, requested: &str) -> Result<JobId, Fault> {
+    pub fn job(&self, requested: &str) -> Result<JobId, Fault> {
         match &self.job {
             Some(own) if requested.is_empty() || requested == own.as_str() => Ok(own.clone()),
             Some(own) => {
@@ -38,7 +43,10 @@ impl Caller {
                     format!("this API key belongs to job `{own}`: leave job out or name it");
                 Err(user("Forbidden", message))
             }
-            None => convert::job(requested),
+            None => {
+                let name = if requested.is_empty() { DEFAULT_JOB } else { requested };
+                JobId::new(name).map_err(|error| user("InvalidId", error.to_string()))
+            }
         }
     }
 }
@@ -104,7 +112,7 @@ impl ApiKeys {
     }
 
     /// Who sends this `Authorization` header. Takes as long for any key.
-    pub(crate) fn authenticate(&self, header: Option<&str>) -> Result<Caller, Fault> {
+    pub fn authenticate(&self, header: Option<&str>) -> Result<Caller, Fault> {
         let refused = |message: &str| user("Unauthenticated", message);
         let token = header
             .and_then(|header| header.strip_prefix("Bearer "))
