@@ -49,6 +49,19 @@ pub struct Engine {
     #[serde(default = "default_port")]
     #[schemars(range(min = 1, max = 65535))]
     pub port: u16,
+    /// `OpenAI`: where `{"model_path", "weight_version"}` is posted to load new weights
+    /// while no request runs.
+    #[serde(default = "default_reload_path")]
+    #[schemars(length(max = 512))]
+    #[x_kube(validation = (
+        "self.matches('^/[^ ]*$')",
+        "reloadPath begins with / and has no spaces, for example \"/update_weights_from_disk\""
+    ))]
+    pub reload_path: String,
+}
+
+fn default_reload_path() -> String {
+    "/update_weights_from_disk".to_owned()
 }
 
 fn default_port() -> u16 {

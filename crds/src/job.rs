@@ -15,7 +15,7 @@ mod rollout;
 
 pub use allocation::{Adaptive, Allocation, Disaggregation, Fixed, WorkerGroup};
 pub use rollout::{
-    LengthCap, Migration, OnStale, Placement, PlacementPolicy, Predictor, PredictorType,
+    InFlight, LengthCap, Migration, OnStale, Placement, PlacementPolicy, Predictor, PredictorType,
     Redundancy, Rollout, Scheduling, SchedulingPolicy, Shaping, ShapingType, WeightSync,
     WeightSyncStrategy,
 };

@@ -45,6 +45,10 @@ pub struct Rollout {
     /// How new weights reach the workers.
     #[serde(default)]
     pub weight_sync: WeightSync,
+    /// Most workers that an evaluation keeps at its pinned version.
+    #[serde(default = "one")]
+    #[schemars(range(max = 10_000))]
+    pub evaluation_workers: u32,
 }
 
 fn one() -> u32 {
@@ -246,6 +250,9 @@ pub struct WeightSync {
     /// Time from begin to commit after which the update is aborted.
     #[serde(default = "default_deadline")]
     pub deadline: TimeSpan,
+    /// What becomes of turns in flight.
+    #[serde(default)]
+    pub in_flight: InFlight,
 }
 
 fn default_bucket() -> ByteSize {
@@ -262,8 +269,22 @@ impl Default for WeightSync {
             strategy: WeightSyncStrategy::default(),
             bucket_size: default_bucket(),
             deadline: default_deadline(),
+            in_flight: InFlight::default(),
         }
     }
+}
+
+/// What becomes of turns in flight at a weight update.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum InFlight {
+    /// They end on the old weights first.
+    Keep,
+    /// They are taken back and go on token by token where they were, their prefix
+    /// computed anew by the new weights.
+    #[default]
+    Recompute,
+    /// They begin again.
+    Abort,
 }
 
 /// The way of new weights.

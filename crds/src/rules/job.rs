@@ -109,6 +109,7 @@ impl Rollout {
         check.within("groupSize", self.group_size, 1..=4096);
         check.within("batchGroups", self.batch_groups, 1..=1_000_000);
         check.within("stalenessBound", self.staleness_bound, 0..=1000);
+        check.within("evaluationWorkers", self.evaluation_workers, 0..=10_000);
         let margin = self.scheduling.preemption_margin;
         check
             .field("scheduling")

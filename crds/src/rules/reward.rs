@@ -75,5 +75,9 @@ impl Engine {
         check.count("args", self.args.len(), 0..=256);
         check.count("env", self.env.len(), 0..=256);
         check.within("port", u32::from(self.port), 1..=65535);
+        check.field("reloadPath").require(
+            self.reload_path.starts_with('/') && !self.reload_path.contains(' '),
+            "reloadPath begins with / and has no spaces, for example \"/update_weights_from_disk\"",
+        );
     }
 }
