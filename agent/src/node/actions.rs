@@ -192,7 +192,7 @@ impl Actor {
         }
         let length = output.output.as_ref().map_or(0, |output| output.data.len());
         self.ground.metrics.output_bytes.inc_by(length as u64);
-        action.outputs.push(output.clone());
+        keep(&mut action.outputs, output.clone());
         self.emit(FromAgent::ActionOutput(output)).await;
     }
 
@@ -238,6 +238,25 @@ impl Action {
     }
 }
 
+/// Output that comes in smaller pieces than this is kept joined: a program that writes
+/// byte by byte must not cost a message of memory for each.
+const KEPT_PIECE: usize = 4096;
+
+/// Adds output to what is kept for a repeat.
+fn keep(outputs: &mut Vec<ActionOutput>, output: ActionOutput) {
+    if let Some(last) = outputs.last_mut()
+        && let (Some(kept), Some(new)) = (&mut last.output, &output.output)
+        && kept.stream == new.stream
+        && new.dropped_before == 0
+        && kept.data.len() + new.data.len() <= KEPT_PIECE
+        && last.offset + kept.data.len() as u64 == output.offset
+    {
+        kept.data = [&kept.data[..], &new.data[..]].concat().into();
+    } else {
+        outputs.push(output);
+    }
+}
+
 fn started(action_id: &str, attempt: u32) -> FromAgent {
     FromAgent::ActionStarted(ActionStarted { action_id: action_id.to_owned(), attempt })
 }
@@ -257,5 +276,45 @@ fn end_word(ended: &ActionEnded) -> &'static str {
             Kind::Infrastructure | Kind::Stale | Kind::Unspecified => "infrastructure",
         },
         None => "infrastructure",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rollwright_proto::v1::Output;
+
+    use super::*;
+
+    fn output(offset: u64, stream: i32, data: &str) -> ActionOutput {
+        ActionOutput {
+            action_id: "a".into(),
+            output: Some(Output {
+                stream,
+                data: data.to_owned().into_bytes().into(),
+                ..Output::default()
+            }),
+            offset,
+        }
+    }
+
+    #[test]
+    fn output_that_comes_byte_by_byte_is_kept_joined() {
+        let mut kept = Vec::new();
+        for offset in 0..10_000 {
+            keep(&mut kept, output(offset, 1, "x"));
+        }
+        assert_eq!(kept.len(), 10_000_usize.div_ceil(KEPT_PIECE));
+        // Another stream, or a cut before it, begins a new piece.
+        keep(&mut kept, output(10_000, 2, "y"));
+        let mut cut = output(10_001, 2, "z");
+        cut.output.as_mut().unwrap().dropped_before = 7;
+        keep(&mut kept, cut);
+        assert_eq!(kept.len(), 10_000_usize.div_ceil(KEPT_PIECE) + 2);
+        let mut at = 0;
+        for piece in &kept[..3] {
+            assert_eq!(piece.offset, at);
+            at += piece.output.as_ref().unwrap().data.len() as u64;
+        }
+        assert_eq!(at, 10_000);
     }
 }
