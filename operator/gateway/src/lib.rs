@@ -2,3 +2,6 @@
 //! staleness-bounded buffer and weight updates. What happens next is decided in
 //! `rollwright_core::rollout`; this crate carries events in and commands out.
 #![forbid(unsafe_code)]
+
+pub mod engine;
+mod outbound;

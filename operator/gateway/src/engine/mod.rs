@@ -1,0 +1,3 @@
+//! What the gateway knows of engines: how to ask them (control side) and how to read them.
+
+pub mod control;
