@@ -3,5 +3,7 @@
 //! `rollwright_core::rollout`; this crate carries events in and commands out.
 #![forbid(unsafe_code)]
 
+pub mod api;
 pub mod engine;
+pub mod events;
 mod outbound;

@@ -1,0 +1,110 @@
+//! Fields that are checked while they are read, so that a refusal names their path.
+
+use std::time::Duration;
+
+use rollwright_core::ids::{GroupId, Task};
+use serde::Deserialize;
+use serde::de::{Deserializer, Error};
+use serde_json::value::RawValue;
+
+/// Longest wait of any call, seconds.
+pub(super) const MAX_WAIT: u32 = 600;
+/// Most rollouts of one group.
+pub(super) const MAX_ROLLOUTS: u32 = 4096;
+/// Largest payload of a group, bytes of JSON.
+pub(super) const MAX_PAYLOAD: usize = 1 << 20;
+/// Largest metadata of a trajectory, bytes of JSON.
+pub(super) const MAX_METADATA: usize = 64 << 10;
+/// Longest text of a name or a reason, bytes.
+pub(super) const MAX_TEXT: usize = 1024;
+/// Longest path of weights, bytes.
+const MAX_PATH: usize = 4096;
+
+pub(super) fn group_id<'de, D: Deserializer<'de>>(field: D) -> Result<Option<GroupId>, D::Error> {
+    let text = Option::<String>::deserialize(field)?;
+    text.map(|text| GroupId::new(&text).map_err(D::Error::custom)).transpose()
+}
+
+pub(super) fn task<'de, D: Deserializer<'de>>(field: D) -> Result<Option<Task>, D::Error> {
+    let text = Option::<String>::deserialize(field)?;
+    text.map(|text| Task::new(&text).map_err(D::Error::custom)).transpose()
+}
+
+/// A length of time in seconds, from 0 to `max`.
+pub(super) fn seconds<E: Error>(seconds: f64, max: u32) -> Result<Duration, E> {
+    if (0.0..=f64::from(max)).contains(&seconds) {
+        return Ok(Duration::from_secs_f64(seconds));
+    }
+    Err(E::custom(format!("{seconds} is not a number of seconds from 0 to {max}")))
+}
+
+/// A wait in seconds; nothing: none.
+pub(super) fn wait<'de, D: Deserializer<'de>>(field: D) -> Result<Option<Duration>, D::Error> {
+    let given = Option::<f64>::deserialize(field)?;
+    given.map(|given| seconds(given, MAX_WAIT)).transpose()
+}
+
+/// A length of time that may be a day at most.
+pub(super) fn day<'de, D: Deserializer<'de>>(field: D) -> Result<Option<Duration>, D::Error> {
+    let given = Option::<f64>::deserialize(field)?;
+    given.map(|given| seconds(given, 86_400)).transpose()
+}
+
+/// From 1 to `MAX_ROLLOUTS`.
+pub(super) fn count<'de, D: Deserializer<'de>>(field: D) -> Result<Option<u32>, D::Error> {
+    let given = Option::<u32>::deserialize(field)?;
+    match given {
+        Some(count) if !(1..=MAX_ROLLOUTS).contains(&count) => {
+            Err(D::Error::custom(format!("{count} is not a number from 1 to {MAX_ROLLOUTS}")))
+        }
+        given => Ok(given),
+    }
+}
+
+pub(super) fn text<'de, D: Deserializer<'de>>(field: D) -> Result<Option<String>, D::Error> {
+    let text = Option::<String>::deserialize(field)?;
+    match text {
+        Some(text) if text.len() > MAX_TEXT => {
+            Err(D::Error::custom(format!("{} bytes are too long: at most {MAX_TEXT}", text.len())))
+        }
+        text => Ok(text),
+    }
+}
+
+pub(super) fn path<'de, D: Deserializer<'de>>(field: D) -> Result<Option<String>, D::Error> {
+    let path = Option::<String>::deserialize(field)?;
+    match path {
+        Some(path) if path.is_empty() || path.len() > MAX_PATH => {
+            Err(D::Error::custom(format!("a path has 1 to {MAX_PATH} bytes")))
+        }
+        path => Ok(path),
+    }
+}
+
+pub(super) fn payload<'de, D>(field: D) -> Result<Option<Box<RawValue>>, D::Error>
+where
+    D: Deserializer<'de>,
+{
+    json(field, MAX_PAYLOAD)
+}
+
+pub(super) fn metadata<'de, D>(field: D) -> Result<Option<Box<RawValue>>, D::Error>
+where
+    D: Deserializer<'de>,
+{
+    json(field, MAX_METADATA)
+}
+
+fn json<'de, D: Deserializer<'de>>(
+    field: D,
+    max: usize,
+) -> Result<Option<Box<RawValue>>, D::Error> {
+    let value = Box::<RawValue>::deserialize(field)?;
+    if value.get().len() > max {
+        let length = value.get().len();
+        return Err(D::Error::custom(format!(
+            "{length} bytes of JSON are too many: at most {max}"
+        )));
+    }
+    Ok((value.get() != "null").then_some(value))
+}
