@@ -3,13 +3,17 @@
 //! drive the same state machines.
 #![forbid(unsafe_code)]
 
+pub mod buffer;
 pub mod cpu;
 pub mod fault;
 pub mod ids;
 pub mod queue;
 pub mod quota;
 pub mod resources;
+pub mod reward;
 pub mod router;
 pub mod time;
+pub mod tokens;
+pub mod trajectory;
 pub mod version;
 pub mod weights;
