@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Checks and tests the Python client: types, lints, and a real queue with Docker sandboxes where
+# the Rust programs are built (make build). The virtual environment is kept in
+# ~/.cache/rollwright. Arguments go to pytest; PYTHON chooses the interpreter (3.10 or newer).
+# ROLLWRIGHT_REQUIRE_QUEUE=1 fails, rather than skips, where there is no real queue.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. ../../scripts/lib.sh
+
+python=${PYTHON:-python3}
+key=$({
+  "$python" -VV
+  cat requirements-test.txt pyproject.toml
+} | sha256sum | cut -c1-16)
+venv="$CACHE/python-$key"
+if [ ! -e "$venv/complete" ]; then
+  say "making $venv"
+  rm -rf "$venv"
+  "$python" -m venv "$venv" || die "'$python -m venv' failed: install python3-venv, or set PYTHON"
+  "$venv/bin/pip" install -q --disable-pip-version-check -r requirements-test.txt
+  # Editable, without its dependencies: those are pinned above.
+  "$venv/bin/pip" install -q --disable-pip-version-check --no-deps -e .
+  touch "$venv/complete"
+fi
+
+say "checking types, lints and generated files"
+"$venv/bin/python" scripts/unasync.py --check
+"$venv/bin/ruff" check --quiet .
+"$venv/bin/ruff" format --quiet --check .
+"$venv/bin/mypy"
+
+../../scripts/docker-engine.sh start || say "no Docker engine: the tests on a real queue are skipped"
+if docker version >/dev/null 2>&1; then
+  ../../scripts/busybox-image.sh
+fi
+say "testing"
+as_root env "ROLLWRIGHT_REQUIRE_QUEUE=${ROLLWRIGHT_REQUIRE_QUEUE:-}" PYTHONDONTWRITEBYTECODE=1 \
+  "$venv/bin/python" -m pytest -p no:cacheprovider "$@"

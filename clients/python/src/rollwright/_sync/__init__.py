@@ -1,0 +1,1 @@
+"""The clients for programs with threads: made from `rollwright._async`, but for `runtime`."""

@@ -1,0 +1,66 @@
+"""When a call is tried again."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+
+import httpx
+
+from .faults import UNEXPECTED_ANSWER, UNREACHABLE, Fault, InfrastructureFault
+
+_log = logging.getLogger("rollwright")
+
+_FIRST_DELAY = 0.1
+_LONGEST_DELAY = 5.0
+_NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+_OUR_MISTAKE = (httpx.UnsupportedProtocol, httpx.LocalProtocolError)
+_UNAVAILABLE = (502, 503, 504)
+
+Trouble = Fault | httpx.TransportError
+"""What a try can end in."""
+
+
+class Backoff:
+    """Exponential delays with jitter, until `patience` seconds passed without progress."""
+
+    def __init__(self, patience: float) -> None:
+        """Counts from the first failure on."""
+        self._patience = patience
+        self._failing_since: float | None = None
+        self._tries = 0
+
+    def progress(self) -> None:
+        """The server answered: what comes is a new failure."""
+        self._failing_since = None
+        self._tries = 0
+
+    def delay(self, trouble: Trouble, *, idempotent: bool) -> float:
+        """Seconds until the next try; raises the fault when there is to be none."""
+        now = time.monotonic()
+        if self._failing_since is None:
+            self._failing_since = now
+            _log.info("trying again: %s", trouble)
+        longest = min(_LONGEST_DELAY, _FIRST_DELAY * 2.0 ** min(self._tries, 10))
+        self._tries += 1
+        delay = longest * random.uniform(0.5, 1)  # noqa: S311
+        if isinstance(trouble, Fault):
+            delay = max(delay, trouble.retry_after or 0.0)
+        over = now + delay > self._failing_since + self._patience
+        if over or not _worth_it(trouble, idempotent=idempotent):
+            if isinstance(trouble, Fault):
+                raise trouble
+            message = f"{type(trouble).__name__}: {trouble}".rstrip(": ")
+            raise InfrastructureFault(UNREACHABLE, message) from trouble
+        return delay
+
+
+def _worth_it(trouble: Trouble, *, idempotent: bool) -> bool:
+    if isinstance(trouble, httpx.TransportError):
+        never_sent = isinstance(trouble, _NEVER_SENT)
+        return never_sent or (idempotent and not isinstance(trouble, _OUR_MISTAKE))
+    if trouble.reason == UNEXPECTED_ANSWER:
+        return trouble.status == 429 or (idempotent and trouble.status in _UNAVAILABLE)  # noqa: PLR2004
+    # These refusals say that nothing was done.
+    return trouble.retry_after is not None or trouble.reason.endswith("Stopping")
