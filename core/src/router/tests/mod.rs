@@ -1,0 +1,1 @@
+//! The router against a model of the engines around it.

@@ -1,0 +1,79 @@
+//! One worker as the router sees it.
+
+use std::collections::BTreeSet;
+
+use super::affinity::ClassIndex;
+use super::breaker::Breaker;
+use super::event::{Role, WorkerSpec};
+use super::need::Need;
+use crate::ids::WorkerId;
+use crate::version::{RequestId, Version};
+
+/// A worker's number inside the router; never given twice.
+pub(super) type Seat = u32;
+
+/// Requests in flight for each slot, in units of 2^-16.
+pub(super) type Load = u64;
+
+#[derive(Debug)]
+pub(super) struct Worker {
+    pub(super) id: WorkerId,
+    pub(super) class: ClassIndex,
+    pub(super) role: Role,
+    pub(super) slots: u32,
+    pub(super) version: Option<Version>,
+    /// Left: only here until what it had in flight has ended.
+    pub(super) gone: bool,
+    pub(super) draining: bool,
+    pub(super) held: bool,
+    /// Why its health check fails.
+    pub(super) unhealthy: Option<String>,
+    pub(super) breaker: Breaker,
+    pub(super) in_flight: BTreeSet<RequestId>,
+}
+
+impl Worker {
+    pub(super) fn new(id: WorkerId, class: ClassIndex, spec: &WorkerSpec, held: bool) -> Self {
+        Self {
+            id,
+            class,
+            role: spec.role,
+            slots: spec.slots,
+            version: spec.version,
+            gone: false,
+            draining: false,
+            held,
+            unhealthy: None,
+            breaker: Breaker::new(),
+            in_flight: BTreeSet::new(),
+        }
+    }
+
+    /// Works, or will at once when it is no longer held.
+    pub(super) fn in_service(&self) -> bool {
+        !self.gone && !self.draining && self.unhealthy.is_none() && !self.breaker.is_open()
+    }
+
+    /// Takes requests as soon as it has room.
+    pub(super) fn usable(&self) -> bool {
+        self.in_service() && !self.held
+    }
+
+    /// Takes a request now.
+    pub(super) fn has_room(&self) -> bool {
+        self.usable() && self.in_flight.len() < self.slots as usize && self.breaker.admits()
+    }
+
+    pub(super) fn meets(&self, need: Need) -> bool {
+        need.met_by(self.version)
+    }
+
+    pub(super) fn load(&self) -> Load {
+        ((self.in_flight.len() as Load) << 16) / Load::from(self.slots.max(1))
+    }
+
+    /// Has ended everything although it is to get no more.
+    pub(super) fn idle(&self) -> bool {
+        (self.held || self.draining) && !self.gone && self.in_flight.is_empty()
+    }
+}
