@@ -250,14 +250,14 @@ impl Buffer {
 
     /// Makes the next batch, if somebody waits and there is enough.
     fn deliver(&mut self, now: Time, out: &mut Vec<Command>) {
-        let wanted = self.wanted();
-        if self.takers.is_empty() || self.taken.is_some() || self.waiting.len() < wanted {
+        let size = self.wanted();
+        if self.takers.is_empty() || self.taken.is_some() || self.waiting.len() < size {
             return;
         }
         let waited = self.waited(now);
         self.stats.trainer_waited += waited;
         let takers = std::mem::take(&mut self.takers).into_keys().collect();
-        let groups = (0..wanted).filter_map(|_| self.waiting.pop_first()).map(|(_, group)| group);
+        let groups = (0..size).filter_map(|_| self.waiting.pop_first()).map(|(_, group)| group);
         self.last.0 += 1;
         let batch =
             Batch { id: self.last, version: self.version, groups: groups.collect(), waited };

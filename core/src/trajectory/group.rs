@@ -19,8 +19,6 @@ pub struct Group {
     pub(super) members: BTreeMap<u32, Trajectory>,
     /// Number of the next trajectory.
     pub(super) next: u32,
-    /// Numbers below this are on disk as given away.
-    pub(super) recorded: u32,
     /// Trajectories replaced after faults.
     pub(super) replaced: u32,
 }
@@ -97,6 +95,23 @@ impl Group {
     /// the latest are known.
     pub fn trajectories(&self) -> impl Iterator<Item = &Trajectory> {
         self.members.values()
+    }
+
+    /// Whether it is open and goes to the trainer.
+    pub(super) fn is_training(&self) -> bool {
+        self.state == GroupState::Open && !self.is_evaluation()
+    }
+
+    /// Forgets the oldest aborted trajectory when they become many.
+    pub(super) fn forget_oldest_aborted(&mut self) {
+        let most = self.start.saturating_add(self.open.needed.saturating_mul(2)) as usize;
+        while self.members.len() > most {
+            let aborted = |(_, member): &(&u32, &Trajectory)| member.state == State::Aborted;
+            let Some(number) = self.members.iter().find(aborted).map(|(number, _)| *number) else {
+                break;
+            };
+            self.members.remove(&number);
+        }
     }
 
     /// Those on disk.

@@ -1,6 +1,7 @@
 //! One trajectory.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use super::event::LogState;
 use crate::fault::Fault;
@@ -27,7 +28,15 @@ pub struct Trajectory {
     pub(super) requests: BTreeSet<RequestId>,
     pub(super) opened_at: Version,
     pub(super) log: LogState,
+    /// Oldest version that generates in the turns in flight.
+    pub(super) noted: Option<Version>,
     pub(super) steps: u32,
+    /// From its opening until it was scored.
+    pub(super) took: Option<Duration>,
+    /// Its sandbox may be there.
+    pub(super) sandbox: bool,
+    /// A reward service is asked.
+    pub(super) reward_call: bool,
 }
 
 /// Where a trajectory stands.
@@ -79,7 +88,11 @@ impl Trajectory {
             requests: BTreeSet::new(),
             opened_at: version,
             log: LogState::default(),
+            noted: None,
             steps: 0,
+            took: None,
+            sandbox: true,
+            reward_call: false,
         }
     }
 
@@ -133,24 +146,35 @@ impl Trajectory {
         self.ended
     }
 
+    /// From its opening until it was scored.
+    pub const fn took(&self) -> Option<Duration> {
+        self.took
+    }
+
     /// Version of its first generated token; before, the current one at its opening.
     pub fn start_version(&self) -> Version {
-        self.log.start.unwrap_or(self.opened_at)
+        self.log.start.or(self.noted).unwrap_or(self.opened_at)
     }
 
     /// Oldest version of a generated token; before, the current one at its opening.
     pub fn oldest_version(&self) -> Version {
-        self.log.oldest.unwrap_or(self.opened_at)
+        self.oldest_token().unwrap_or(self.opened_at)
+    }
+
+    pub(super) fn oldest_token(&self) -> Option<Version> {
+        self.log.oldest.into_iter().chain(self.noted).min()
     }
 
     /// Requests in flight.
     pub fn requests(&self) -> impl Iterator<Item = RequestId> {
         self.requests.iter().copied()
     }
+}
 
-    /// A version has generated tokens of it.
-    pub(super) fn note_version(&mut self, version: Version) {
-        self.log.start.get_or_insert(version);
-        self.log.oldest = Some(self.log.oldest.map_or(version, |oldest| oldest.min(version)));
+impl LogState {
+    /// `version` has generated tokens of it.
+    pub(super) fn note(&mut self, version: Version) {
+        self.start.get_or_insert(version);
+        self.oldest = Some(self.oldest.map_or(version, |oldest| oldest.min(version)));
     }
 }

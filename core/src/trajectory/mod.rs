@@ -7,21 +7,26 @@
 
 mod command;
 mod config;
+mod counts;
+mod end;
 mod event;
 mod group;
+mod life;
 mod member;
+mod open;
+mod refusal;
 mod stats;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 pub use command::{Announcement, Command, Keep};
 pub use config::Config;
+pub use counts::Counts;
 pub use event::{Event, KeptTrajectory, LogState, OpenGroup, Purpose, RecoveredGroup, Turn};
 pub use group::{Group, GroupState};
 pub use member::{State, Trajectory};
 pub use stats::Stats;
 
-use crate::buffer::Running;
 use crate::fault::Fault;
 use crate::ids::{GroupId, MAX_LEN, TrajectoryId};
 use crate::time::Time;
@@ -45,20 +50,8 @@ pub struct Trajectories {
     out: Vec<Command>,
 }
 
-/// What is open.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Open groups, evaluations too.
-    pub groups: usize,
-    /// Trajectories that run.
-    pub running: usize,
-    /// Trajectories that are being scored.
-    pub scoring: usize,
-    /// Trajectories that are scored and wait for their group.
-    pub scored: usize,
-    /// Of them all, what may come to the buffer.
-    pub training: Running,
-}
+/// A trajectory: its group and its number there.
+type Key = (GroupId, u32);
 
 impl Trajectories {
     /// No group is open, and the policy has this version.
@@ -75,9 +68,35 @@ impl Trajectories {
         }
     }
 
-    /// Handles one event. A refused one changes nothing.
-    pub fn on_event(&mut self, _event: Event, _now: Time) -> Result<Vec<Command>, Fault> {
-        Ok(Vec::new())
+    /// Handles one event. A refused one changes nothing. What the commands of one event
+    /// write to disk belongs in one write.
+    pub fn on_event(&mut self, event: Event, now: Time) -> Result<Vec<Command>, Fault> {
+        match event {
+            Event::OpenGroup(open) => self.open(open, now)?,
+            Event::AbortGroup { group, fault } => self.abort_group_by_caller(&group, fault, now)?,
+            Event::TurnBegan { trajectory, request } => {
+                self.turn_began(&trajectory, request, now)?;
+            }
+            Event::Generated { trajectory, version } => self.generated(&trajectory, version),
+            Event::TurnEnded { trajectory, request, turn } => {
+                self.turn_ended(&trajectory, request, turn, now);
+            }
+            Event::TokensGiven { trajectory, log } => self.tokens_given(&trajectory, log, now)?,
+            Event::Step(trajectory) => self.step(&trajectory, now)?,
+            Event::Complete { trajectory, reward } => self.complete(&trajectory, reward, now)?,
+            Event::Scored { trajectory, result } => self.scored(&trajectory, result, now),
+            Event::Kept { trajectory, result } => self.kept(&trajectory, result, now),
+            Event::AbortTrajectory { trajectory, fault } => {
+                self.abort_by_caller(&trajectory, fault, now)?;
+            }
+            Event::VersionChanged(version) => self.version_changed(version, now),
+            Event::Recovered(found) => self.recover(found, now),
+            Event::Tick => {
+                self.look_after_idle(now);
+                self.forget_ended(now);
+            }
+        }
+        Ok(std::mem::take(&mut self.out))
     }
 
     /// When [`Event::Tick`] is due, unless another event comes first.
@@ -117,6 +136,57 @@ impl Trajectories {
     pub const fn version(&self) -> Version {
         self.version
     }
+
+    /// Where a trajectory is kept.
+    fn locate(&self, id: &TrajectoryId) -> Result<Key, Fault> {
+        let unknown = || refusal::unknown_trajectory(id);
+        let (group, number) = split(id.as_str()).ok_or_else(unknown)?;
+        let group = self.groups.get(group).ok_or_else(unknown)?;
+        if group.members.contains_key(&number) {
+            return Ok((group.id().clone(), number));
+        }
+        Err(if number < group.next { refusal::aborted(id, None) } else { unknown() })
+    }
+
+    fn member(&mut self, key: &Key) -> Option<&mut Trajectory> {
+        member_of(&mut self.groups, key)
+    }
+
+    /// A trajectory that its driver runs.
+    fn running(&mut self, id: &TrajectoryId) -> Result<&mut Trajectory, Fault> {
+        let key = self.locate(id)?;
+        let member = self.member(&key).ok_or_else(|| refusal::unknown_trajectory(id))?;
+        match member.state {
+            State::Running => Ok(member),
+            State::Aborted => Err(refusal::aborted(id, member.fault())),
+            State::Scoring | State::Scored | State::Settled => Err(refusal::completed(member)),
+        }
+    }
+
+    fn turn_to(&mut self, (group, number): &Key, state: State) {
+        let Some(group) = self.groups.get_mut(group) else { return };
+        let training = !group.is_evaluation();
+        if let Some(member) = group.members.get_mut(number) {
+            self.counts.leaves(member.state, training);
+            self.counts.enters(state, training);
+            member.state = state;
+        }
+    }
+
+    /// Whether a trajectory of a group that trains is too old.
+    fn is_stale(&self, group: &Group, member: &Trajectory) -> bool {
+        let unrecorded = || (!group.open.recorded).then_some(member.opened_at);
+        let oldest = member.oldest_token().or_else(unrecorded);
+        let start = member.start_version();
+        !member.state.is_ended() && self.config.staleness.is_stale(start, oldest, self.version)
+    }
+}
+
+fn member_of<'a>(
+    groups: &'a mut BTreeMap<GroupId, Group>,
+    (group, number): &Key,
+) -> Option<&'a mut Trajectory> {
+    groups.get_mut(group)?.members.get_mut(number)
 }
 
 /// Group and number of a trajectory's id.

@@ -1,5 +1,8 @@
 //! What became of trajectories.
 
+use super::end::Cause;
+use super::member::Trajectory;
+
 /// Counts and sums since the process began; evaluations apart.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Stats {
@@ -34,6 +37,32 @@ pub struct Stats {
 }
 
 impl Stats {
+    pub(super) const fn aborted(&mut self, cause: Cause, tokens: u64) {
+        let count = match cause {
+            Cause::Surplus => &mut self.surplus,
+            Cause::Stale => &mut self.stale,
+            Cause::Failed => &mut self.failed,
+            Cause::Cancelled => &mut self.cancelled,
+        };
+        *count += 1;
+        self.aborted_tokens += tokens;
+    }
+
+    pub(super) fn settled<'a>(&mut self, members: impl Iterator<Item = &'a Trajectory>) {
+        let (mut count, mut sum, mut longest) = (0_u32, 0.0_f64, 0.0_f64);
+        for member in members {
+            let seconds = member.took.unwrap_or_default().as_secs_f64();
+            count += 1;
+            sum += seconds;
+            longest = longest.max(seconds);
+            self.settled_tokens += member.log.generated_tokens;
+        }
+        self.groups_settled += 1;
+        self.settled += u64::from(count);
+        self.longest_seconds += longest;
+        self.mean_seconds += sum / f64::from(count.max(1));
+    }
+
     /// Part of the ended trajectories that settled; `None` before the first.
     pub fn kept_fraction(&self) -> Option<f64> {
         fraction(self.settled, self.surplus + self.stale + self.failed + self.cancelled)
