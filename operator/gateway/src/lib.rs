@@ -7,3 +7,5 @@ pub mod api;
 pub mod engine;
 pub mod events;
 mod outbound;
+pub mod weights;
+pub mod workers;

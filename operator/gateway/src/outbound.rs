@@ -5,7 +5,7 @@ use std::error::Error as _;
 use std::time::{Duration, SystemTime};
 
 use bytes::{Bytes, BytesMut};
-use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, RANGE, RETRY_AFTER};
 use http::{Method, StatusCode};
 use reqwest::redirect::Policy;
 use rollwright_core::fault::{Fault, FaultKind};
@@ -91,6 +91,22 @@ pub(crate) enum CallError {
     TooLarge(usize),
 }
 
+/// Makes one call and leaves the body to be read as it comes; `call.most` does not bound
+/// it. Dropping the response closes the connection.
+pub(crate) async fn open(
+    client: &reqwest::Client,
+    call: Call<'_>,
+    range_from: Option<u64>,
+) -> Result<reqwest::Response, CallError> {
+    let limit = call.limit;
+    let mut request = request(client, call);
+    if let Some(from) = range_from {
+        request = request.header(RANGE, format!("bytes={from}-"));
+    }
+    let sent = tokio::time::timeout(limit, request.send());
+    sent.await.map_err(|_| CallError::Timeout(limit))?.map_err(|error| unsent(&error))
+}
+
 /// Makes one call. Dropping the future closes the connection.
 pub(crate) async fn send(client: &reqwest::Client, call: Call<'_>) -> Result<Reply, CallError> {
     let limit = call.limit;
@@ -98,7 +114,7 @@ pub(crate) async fn send(client: &reqwest::Client, call: Call<'_>) -> Result<Rep
     exchange.await.unwrap_or(Err(CallError::Timeout(limit)))
 }
 
-async fn exchange(client: &reqwest::Client, call: Call<'_>) -> Result<Reply, CallError> {
+fn request(client: &reqwest::Client, call: Call<'_>) -> reqwest::RequestBuilder {
     let mut request = client.request(call.method, call.url);
     if let Some(authorization) = call.authorization {
         request = request.header(AUTHORIZATION, authorization.clone());
@@ -106,25 +122,42 @@ async fn exchange(client: &reqwest::Client, call: Call<'_>) -> Result<Reply, Cal
     if let Some(body) = call.body {
         request = request.header(CONTENT_TYPE, "application/json").body(body);
     }
-    let mut response = request.send().await.map_err(|error| {
-        let why = chain(&error);
-        if error.is_connect() || error.is_builder() {
-            CallError::Unreachable(why)
-        } else {
-            CallError::Broken(why)
-        }
-    })?;
-    let (status, most) = (response.status(), call.most);
+    request
+}
+
+fn unsent(error: &reqwest::Error) -> CallError {
+    if error.is_connect() || error.is_builder() {
+        CallError::Unreachable(chain(error))
+    } else {
+        CallError::Broken(chain(error))
+    }
+}
+
+async fn exchange(client: &reqwest::Client, call: Call<'_>) -> Result<Reply, CallError> {
+    let most = call.most;
+    let mut response = request(client, call).send().await.map_err(|error| unsent(&error))?;
+    let status = response.status();
     let retry_after = response.headers().get(RETRY_AFTER).and_then(retry_after);
     let mut body = BytesMut::new();
-    let broken = |error: reqwest::Error| CallError::Broken(chain(&error));
-    while let Some(piece) = response.chunk().await.map_err(broken)? {
+    while let Some(piece) = response.chunk().await.map_err(|error| broken(&error))? {
         if body.len() + piece.len() > most {
             return Err(CallError::TooLarge(most));
         }
         body.extend_from_slice(&piece);
     }
     Ok(Reply { status, retry_after, body: body.freeze() })
+}
+
+/// A body that did not come to its end.
+pub(crate) fn broken(error: &reqwest::Error) -> CallError {
+    CallError::Broken(chain(error))
+}
+
+/// A bearer token as a header that is never shown; `None` when it cannot be one.
+pub(crate) fn bearer(token: &str) -> Option<HeaderValue> {
+    let mut value = HeaderValue::try_from(format!("Bearer {token}")).ok()?;
+    value.set_sensitive(true);
+    Some(value)
 }
 
 /// Seconds or a date, as RFC 9110 (10.2.3) has it; at most an hour.

@@ -19,6 +19,8 @@ use rollwright_core::version::Version;
 use rollwright_crds::engine::{Engine, EngineType};
 use serde_json::Value;
 
+use crate::outbound;
+
 pub use load::Load;
 use request::Requests;
 
@@ -227,14 +229,11 @@ impl Control {
     }
 }
 
-/// A key as a header that is never shown.
 fn bearer(key: &str) -> Result<HeaderValue, Fault> {
-    let mut value = HeaderValue::try_from(format!("Bearer {key}")).map_err(|_| {
+    outbound::bearer(key).ok_or_else(|| {
         let message = "the engine's API key has characters that no HTTP header may have";
         Fault::new(FaultKind::User, "InvalidEngineKey", message)
-    })?;
-    value.set_sensitive(true);
-    Ok(value)
+    })
 }
 
 /// A version as engines say it: a number, or text that is one.

@@ -1,0 +1,462 @@
+//! The bucket store: what the trainer pushed, on this gateway's disk.
+//!
+//! `DIR/VERSION/NAME` is a bucket, `DIR/VERSION/.meta/NAME` its length and digest. A
+//! bucket is written beside its name and renamed when it is whole, so a reader sees all of
+//! it or none; what a crash left half done is swept at the next start.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures::{Stream, StreamExt as _};
+use rollwright_core::fault::{Fault, FaultKind};
+use rollwright_core::version::Version;
+use sha2::{Digest as _, Sha256};
+use tokio::fs::{self, File};
+use tokio::io::{AsyncSeekExt as _, AsyncWriteExt as _, SeekFrom};
+use tokio::sync::watch;
+
+use super::bucket::{
+    Bucket, Listing, Sha, check_name, directory, disk, infrastructure, remove, retain, to_hex, user,
+};
+
+/// Bytes that go to the disk in one write.
+const WRITE: usize = 1 << 20;
+
+/// Where and how much.
+#[derive(Debug, Clone)]
+pub struct StoreConfig {
+    /// A directory of its own; made when it is not there.
+    pub dir: PathBuf,
+    /// Bytes of one bucket at most.
+    pub max_bucket: u64,
+    /// Bytes of one version at most. At most the current, the begun and the pinned
+    /// versions are kept, so the disk needs a multiple of it.
+    pub max_version: u64,
+    /// Buckets of one version at most.
+    pub max_buckets: usize,
+}
+
+/// The bucket store. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct BucketStore(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    config: StoreConfig,
+    versions: Mutex<BTreeMap<Version, Held>>,
+    /// Numbers partial files and begun versions.
+    numbers: AtomicU64,
+    /// One bucket becomes visible at a time.
+    publishing: tokio::sync::Mutex<()>,
+    /// Counts changes: pullers in this process wait on it.
+    changed: watch::Sender<u64>,
+}
+
+/// A version of which something was, or may be, pushed.
+#[derive(Debug, Default)]
+struct Held {
+    /// Tells it from an earlier begin of the same version.
+    number: u64,
+    buckets: BTreeMap<String, Bucket>,
+    /// Bytes on disk, of uploads under way too.
+    bytes: u64,
+    uploads: usize,
+    state: State,
+    pushing: Option<(Instant, Instant)>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum State {
+    /// Takes buckets.
+    Open,
+    /// Committed: whole.
+    #[default]
+    Sealed,
+}
+
+impl BucketStore {
+    /// Takes up what an earlier run left. All of it counts as complete but is deleted by
+    /// the next [`Self::retain`] that does not name it.
+    pub async fn open(config: StoreConfig) -> Result<Self, Fault> {
+        let dir = config.dir.clone();
+        let fault = |error: std::io::Error| disk(&dir, &error);
+        fs::create_dir_all(&dir).await.map_err(fault)?;
+        let mut versions = BTreeMap::new();
+        let mut entries = fs::read_dir(&dir).await.map_err(fault)?;
+        while let Some(entry) = entries.next_entry().await.map_err(fault)? {
+            let name = entry.file_name();
+            let Some(version) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
+            let held = take_up(&entry.path()).await.map_err(fault)?;
+            versions.insert(Version(version), held);
+        }
+        let inner = Inner {
+            config,
+            versions: Mutex::new(versions),
+            numbers: AtomicU64::new(1),
+            publishing: tokio::sync::Mutex::default(),
+            changed: watch::channel(0).0,
+        };
+        Ok(Self(Arc::new(inner)))
+    }
+
+    fn number(&self) -> u64 {
+        self.0.numbers.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn versions(&self) -> MutexGuard<'_, BTreeMap<Version, Held>> {
+        self.0.versions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn notify(&self) {
+        self.0.changed.send_modify(|changes| *changes = changes.wrapping_add(1));
+    }
+
+    pub(super) fn changes(&self) -> watch::Receiver<u64> {
+        self.0.changed.subscribe()
+    }
+
+    /// From now on `version` takes buckets. What an earlier attempt left of it is deleted,
+    /// unless it is open still.
+    pub async fn begin(&self, version: Version) -> Result<(), Fault> {
+        let _one = self.0.publishing.lock().await;
+        if self.versions().get(&version).is_some_and(|held| held.state == State::Open) {
+            return Ok(());
+        }
+        self.versions().remove(&version);
+        let dir = directory(&self.0.config.dir, version);
+        remove(&dir).await.map_err(|error| disk(&dir, &error))?;
+        fs::create_dir_all(meta_dir(&dir)).await.map_err(|error| disk(&dir, &error))?;
+        let held = Held { number: self.number(), state: State::Open, ..Held::default() };
+        self.versions().insert(version, held);
+        self.notify();
+        Ok(())
+    }
+
+    /// `version` is whole: it takes no bucket any more, and pullers finish. Refused while
+    /// an upload is under way, and when nothing was pushed.
+    pub fn seal(&self, version: Version) -> Result<(), Fault> {
+        let mut versions = self.versions();
+        let held = versions.get_mut(&version).ok_or_else(|| unknown(version))?;
+        if held.uploads > 0 {
+            let message = format!(
+                "{} uploads of version {version} are under way: commit when all have been answered",
+                held.uploads
+            );
+            return Err(user("UploadsUnderWay", message));
+        }
+        if held.buckets.is_empty() {
+            let message = format!("version {version} has no bucket: push its weights first");
+            return Err(user("NoBuckets", message));
+        }
+        held.state = State::Sealed;
+        drop(versions);
+        self.notify();
+        Ok(())
+    }
+
+    /// Deletes all versions but those of `keep`: the current, the begun, pinned ones.
+    /// Readers of a deleted bucket still get all of it.
+    pub async fn retain(&self, keep: &[Version]) -> Result<(), Fault> {
+        let _one = self.0.publishing.lock().await;
+        self.versions().retain(|version, _| keep.contains(version));
+        self.notify();
+        let dir = &self.0.config.dir;
+        retain(dir, keep).await.map_err(|error| disk(dir, &error))
+    }
+
+    /// The directory that holds the buckets of `version`, for engines on this machine.
+    pub fn path(&self, version: Version) -> PathBuf {
+        directory(&self.0.config.dir, version)
+    }
+
+    /// The buckets that are whole.
+    pub fn list(&self, version: Version) -> Result<Listing, Fault> {
+        let versions = self.versions();
+        let held = versions.get(&version).ok_or_else(|| unknown(version))?;
+        Ok(Listing {
+            version: version.0,
+            complete: held.state == State::Sealed,
+            buckets: held.buckets.values().cloned().collect(),
+        })
+    }
+
+    /// From the begin of the first upload of `version` to the end of the last.
+    pub fn push_time(&self, version: Version) -> Option<Duration> {
+        let (first, last) = self.versions().get(&version)?.pushing?;
+        Some(last.duration_since(first))
+    }
+
+    /// Refuses a bucket whose announced length is too much before a byte of it is read.
+    pub(super) fn fits(&self, name: &str, announced: Option<u64>) -> Result<(), Fault> {
+        let most = self.0.config.max_bucket;
+        if announced.is_some_and(|bytes| bytes > most) {
+            Err(too_large(name, most))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Takes a bucket as it comes. A bucket that is there already with the same content is
+    /// success, so that an upload may be repeated.
+    pub async fn put<E: Display>(
+        &self,
+        version: Version,
+        name: &str,
+        expected: Option<Sha>,
+        body: impl Stream<Item = Result<Bytes, E>> + Send,
+    ) -> Result<Bucket, Fault> {
+        check_name(name)?;
+        let mut upload = Upload::begin(self, version, name)?;
+        let file = fs::File::create_new(&upload.partial).await;
+        let file = file.map_err(|error| disk(&upload.partial, &error))?;
+        let sha = upload.receive(file, body).await?;
+        if let Some(expected) = expected
+            && expected != sha
+        {
+            let message = format!(
+                "bucket `{name}` came with SHA-256 {}, and {} was announced: push it again",
+                to_hex(&sha),
+                to_hex(&expected)
+            );
+            return Err(user("ChecksumMismatch", message));
+        }
+        upload.publish(&sha).await
+    }
+
+    /// Opens a bucket for reading from `offset`.
+    pub(super) async fn read(
+        &self,
+        version: Version,
+        name: &str,
+    ) -> Result<(Bucket, BucketFile), Fault> {
+        let bucket = {
+            let versions = self.versions();
+            let held = versions.get(&version).ok_or_else(|| unknown(version))?;
+            held.buckets.get(name).cloned().ok_or_else(|| missing(version, name))?
+        };
+        let path = self.path(version).join(name);
+        let file = File::open(&path).await.map_err(|error| match error.kind() {
+            // Deleted since.
+            std::io::ErrorKind::NotFound => missing(version, name),
+            _ => disk(&path, &error),
+        })?;
+        Ok((bucket, BucketFile { file, path }))
+    }
+}
+
+/// A bucket that is open.
+pub(super) struct BucketFile {
+    file: File,
+    path: PathBuf,
+}
+
+impl BucketFile {
+    /// From `offset` on.
+    pub(super) async fn at(mut self, offset: u64) -> Result<File, Fault> {
+        let sought = self.file.seek(SeekFrom::Start(offset)).await;
+        sought.map_err(|error| disk(&self.path, &error))?;
+        Ok(self.file)
+    }
+}
+
+fn unknown(version: Version) -> Fault {
+    let message =
+        format!("version {version} has no buckets here: begin it with transfer \"store\"");
+    user("VersionNotFound", message)
+}
+
+fn too_large(name: &str, most: u64) -> Fault {
+    let message = format!(
+        "bucket `{name}` is longer than {most} bytes: split the weights into smaller buckets"
+    );
+    user("BucketTooLarge", message)
+}
+
+fn missing(version: Version, name: &str) -> Fault {
+    user("BucketNotFound", format!("version {version} has no bucket `{name}`: see its list"))
+}
+
+fn meta_dir(version: &Path) -> PathBuf {
+    version.join(".meta")
+}
+
+/// What an earlier run left of one version: whole buckets stay, the rest is deleted.
+async fn take_up(dir: &Path) -> std::io::Result<Held> {
+    let mut held = Held::default();
+    let mut entries = fs::read_dir(dir).await?;
+    while let Some(entry) = entries.next_entry().await? {
+        let file_name = entry.file_name();
+        let Some(name) = file_name.to_str().filter(|name| *name != ".meta") else { continue };
+        let meta = fs::read(meta_dir(dir).join(name)).await.unwrap_or_default();
+        let length = entry.metadata().await?.len();
+        match serde_json::from_slice::<Bucket>(&meta) {
+            Ok(bucket) if bucket.bytes == length && bucket.name == name => {
+                held.bytes += length;
+                held.buckets.insert(bucket.name.clone(), bucket);
+            }
+            _ => fs::remove_file(entry.path()).await?,
+        }
+    }
+    Ok(held)
+}
+
+/// An upload under way. Dropped before it is published, it leaves nothing.
+struct Upload {
+    store: BucketStore,
+    version: Version,
+    /// Of the begin that it belongs to.
+    number: u64,
+    name: String,
+    partial: PathBuf,
+    bytes: u64,
+    published: bool,
+}
+
+impl Upload {
+    fn begin(store: &BucketStore, version: Version, name: &str) -> Result<Self, Fault> {
+        let config = &store.0.config;
+        let mut versions = store.versions();
+        let held = versions.get_mut(&version).filter(|held| held.state == State::Open);
+        let held = held.ok_or_else(|| not_begun(version))?;
+        let more = !held.buckets.contains_key(name);
+        if more && held.buckets.len() + held.uploads >= config.max_buckets {
+            let message = format!(
+                "version {version} has {} buckets already: make them larger",
+                config.max_buckets
+            );
+            return Err(user("TooManyBuckets", message));
+        }
+        let now = Instant::now();
+        held.uploads += 1;
+        held.pushing = Some(held.pushing.map_or((now, now), |(first, _)| (first, now)));
+        let number = held.number;
+        drop(versions);
+        let partial = store.path(version).join(format!(".partial-{}", store.number()));
+        let (store, name) = (store.clone(), name.to_owned());
+        Ok(Self { store, version, number, name, partial, bytes: 0, published: false })
+    }
+
+    /// What it is a part of; `None` when that was aborted.
+    fn held<'a>(&self, versions: &'a mut BTreeMap<Version, Held>) -> Option<&'a mut Held> {
+        versions.get_mut(&self.version).filter(|held| held.number == self.number)
+    }
+
+    async fn receive<E: Display>(
+        &mut self,
+        file: File,
+        body: impl Stream<Item = Result<Bytes, E>> + Send,
+    ) -> Result<Sha, Fault> {
+        let mut file = tokio::io::BufWriter::with_capacity(WRITE, file);
+        let mut body = std::pin::pin!(body);
+        let mut hasher = Sha256::new();
+        while let Some(piece) = body.next().await {
+            let piece = piece.map_err(|error| {
+                let message =
+                    format!("the upload of `{}` broke: {error}: push it again", self.name);
+                user("InvalidUpload", message)
+            })?;
+            self.charge(piece.len() as u64)?;
+            hasher.update(&piece);
+            file.write_all(&piece).await.map_err(|error| disk(&self.partial, &error))?;
+        }
+        file.flush().await.map_err(|error| disk(&self.partial, &error))?;
+        file.get_ref().sync_all().await.map_err(|error| disk(&self.partial, &error))?;
+        Ok(hasher.finalize().into())
+    }
+
+    /// Counts bytes before they are written.
+    fn charge(&mut self, bytes: u64) -> Result<(), Fault> {
+        let config = &self.store.0.config;
+        let mut versions = self.store.versions();
+        let held = self.held(&mut versions).ok_or_else(|| not_begun(self.version))?;
+        if self.bytes + bytes > config.max_bucket {
+            return Err(too_large(&self.name, config.max_bucket));
+        }
+        if held.bytes + bytes > config.max_version {
+            let message = format!(
+                "version {} is longer than the store's {} bytes: give it more disk",
+                self.version, config.max_version
+            );
+            return Err(user("VersionTooLarge", message));
+        }
+        held.bytes += bytes;
+        self.bytes += bytes;
+        Ok(())
+    }
+
+    async fn publish(mut self, sha: &Sha) -> Result<Bucket, Fault> {
+        let bucket = Bucket { name: self.name.clone(), bytes: self.bytes, sha256: to_hex(sha) };
+        let dir = self.store.path(self.version);
+        let meta = meta_dir(&dir).join(&bucket.name);
+        let record = serde_json::to_vec(&bucket)
+            .map_err(|error| infrastructure("WeightsDisk", error.to_string()))?;
+        let store = self.store.clone();
+        let _one = store.0.publishing.lock().await;
+        if let Some(there) = self.there()? {
+            return same(there, bucket);
+        }
+        // The record first: it says nothing without the bucket, and the bucket is whole
+        // at once with it.
+        fs::write(&meta, record).await.map_err(|error| disk(&meta, &error))?;
+        let path = dir.join(&bucket.name);
+        fs::rename(&self.partial, &path).await.map_err(|error| disk(&path, &error))?;
+        let mut versions = store.versions();
+        let held = self.held(&mut versions).ok_or_else(|| not_begun(self.version))?;
+        held.buckets.insert(bucket.name.clone(), bucket.clone());
+        self.published = true;
+        drop(versions);
+        store.notify();
+        Ok(bucket)
+    }
+
+    /// The bucket of this name, if another upload was faster.
+    fn there(&self) -> Result<Option<Bucket>, Fault> {
+        let mut versions = self.store.versions();
+        let held = self.held(&mut versions).ok_or_else(|| not_begun(self.version))?;
+        Ok(held.buckets.get(&self.name).cloned())
+    }
+}
+
+fn same(there: Bucket, came: Bucket) -> Result<Bucket, Fault> {
+    if there == came {
+        return Ok(there);
+    }
+    let message = format!(
+        "bucket `{}` is there with SHA-256 {}: a pushed bucket does not change, choose another name",
+        there.name, there.sha256
+    );
+    Err(user("BucketConflict", message))
+}
+
+fn not_begun(version: Version) -> Fault {
+    let message = format!(
+        "version {version} takes no buckets: begin it with transfer \"store\", and push before the commit"
+    );
+    Fault::new(FaultKind::Stale, "VersionNotBegun", message)
+}
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        let mut versions = self.store.versions();
+        if let Some(held) = self.held(&mut versions) {
+            held.uploads = held.uploads.saturating_sub(1);
+            let now = Instant::now();
+            held.pushing = held.pushing.map(|(first, last)| (first, last.max(now)));
+            if !self.published {
+                held.bytes = held.bytes.saturating_sub(self.bytes);
+            }
+        }
+        drop(versions);
+        if !self.published
+            && let Err(error) = std::fs::remove_file(&self.partial)
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
+            tracing::warn!(%error, path = %self.partial.display(), "a broken upload is left");
+        }
+    }
+}
