@@ -27,13 +27,13 @@ impl Trajectories {
     pub(super) fn abort_by_caller(
         &mut self,
         id: &TrajectoryId,
-        fault: Fault,
+        fault: &Fault,
         now: Time,
     ) -> Result<(), Fault> {
         let key = self.locate(id)?;
         let infrastructure = fault.kind == FaultKind::Infrastructure;
         let cause = if infrastructure { Cause::Failed } else { Cause::Cancelled };
-        self.lose_member(&key, &fault, cause, now);
+        self.lose_member(&key, fault, cause, now);
         Ok(())
     }
 

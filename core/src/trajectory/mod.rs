@@ -87,7 +87,7 @@ impl Trajectories {
             Event::Scored { trajectory, result } => self.scored(&trajectory, result, now),
             Event::Kept { trajectory, result } => self.kept(&trajectory, result, now),
             Event::AbortTrajectory { trajectory, fault } => {
-                self.abort_by_caller(&trajectory, fault, now)?;
+                self.abort_by_caller(&trajectory, &fault, now)?;
             }
             Event::VersionChanged(version) => self.version_changed(version, now),
             Event::Recovered(found) => self.recover(found, now),
