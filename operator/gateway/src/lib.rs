@@ -4,8 +4,11 @@
 #![forbid(unsafe_code)]
 
 pub mod api;
+pub mod dispatch;
 pub mod engine;
 pub mod events;
 mod outbound;
+pub mod store;
+pub mod proxy;
 pub mod weights;
 pub mod workers;

@@ -1,3 +1,6 @@
 //! What the gateway knows of engines: how to ask them (control side) and how to read them.
 
 pub mod control;
+pub mod endpoint;
+pub mod fields;
+pub mod usage;

@@ -1,0 +1,114 @@
+//! A request's hold on a worker's slot.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use rollwright_core::fault::Fault;
+use rollwright_core::router::{Outcome, Usage};
+use rollwright_core::version::RequestId;
+
+use super::mailbox::{Answer, Mailbox};
+use super::{Dispatch, Placement};
+
+/// An order to end a request on its worker; to be answered by [`Slot::back`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stop {
+    /// What was generated is dropped: when it is sent again, it starts again.
+    pub restart: bool,
+}
+
+/// A place at a worker. Dropping it withdraws the request.
+#[derive(Debug)]
+pub struct Slot {
+    held: Held,
+    placement: Placement,
+}
+
+/// The part that exists while it waits, too.
+#[derive(Debug)]
+pub(super) struct Held {
+    dispatch: Arc<Dispatch>,
+    request: RequestId,
+    mailbox: Arc<Mailbox>,
+    ended: bool,
+}
+
+impl Slot {
+    /// The number of the request.
+    pub fn request(&self) -> RequestId {
+        self.held.request
+    }
+
+    /// Where it was sent.
+    pub fn placement(&self) -> &Placement {
+        &self.placement
+    }
+
+    /// Ready when the core wants it back.
+    pub fn poll_stop(&self, context: &mut Context<'_>) -> Poll<Stop> {
+        self.held.mailbox.poll_stop(context)
+    }
+
+    /// It was generated.
+    pub fn done(mut self, usage: Usage) {
+        self.held.finish(Outcome::Done(usage));
+    }
+
+    /// It failed for good: its client is told.
+    pub fn failed(mut self, fault: Fault) {
+        self.held.finish(Outcome::Failed { fault, resumable: false, prefill: false });
+    }
+
+    /// It failed here and may be sent again: waits for the next place.
+    pub async fn retry(self, fault: Fault) -> Result<Self, Fault> {
+        self.again(Outcome::Failed { fault, resumable: true, prefill: false }).await
+    }
+
+    /// It ended before its time because the core or the engine wanted so: waits for the
+    /// next place, first in line.
+    pub async fn back(self) -> Result<Self, Fault> {
+        self.again(Outcome::Back).await
+    }
+
+    async fn again(self, outcome: Outcome) -> Result<Self, Fault> {
+        self.held.mailbox.land();
+        self.held.dispatch.end(self.held.request, outcome, false);
+        self.held.wait().await
+    }
+}
+
+impl Held {
+    pub(super) fn new(dispatch: Arc<Dispatch>, request: RequestId, mailbox: Arc<Mailbox>) -> Self {
+        Self { dispatch, request, mailbox, ended: false }
+    }
+
+    pub(super) async fn wait(mut self) -> Result<Slot, Fault> {
+        match poll_fn(|context| self.mailbox.poll_answer(context)).await {
+            Answer::Placed(placement) => Ok(Slot { held: self, placement }),
+            Answer::Refused(fault) => {
+                self.leave();
+                Err(fault)
+            }
+        }
+    }
+
+    fn finish(&mut self, outcome: Outcome) {
+        self.ended = true;
+        self.mailbox.land();
+        self.dispatch.end(self.request, outcome, true);
+    }
+
+    fn leave(&mut self) {
+        self.ended = true;
+        self.dispatch.withdraw(self.request);
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.leave();
+        }
+    }
+}

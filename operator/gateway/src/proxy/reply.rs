@@ -1,0 +1,78 @@
+//! What the gateway itself answers: faults in the shape of OpenAI's errors, and small JSON.
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderValue, Response, StatusCode};
+use rollwright_core::fault::{Fault, FaultKind};
+use serde::Serialize;
+
+use super::body::Body;
+
+/// `{"error": {...}}` as the `openai` package reads it.
+#[derive(Serialize)]
+struct Envelope<'a> {
+    error: Error<'a>,
+}
+
+#[derive(Serialize)]
+struct Error<'a> {
+    message: &'a str,
+    r#type: &'static str,
+    code: &'a str,
+    param: Option<&'static str>,
+}
+
+/// The HTTP status of a fault.
+pub fn status(fault: &Fault) -> StatusCode {
+    match (fault.kind, &*fault.reason) {
+        (_, "Unauthenticated") => StatusCode::UNAUTHORIZED,
+        (_, "Forbidden") => StatusCode::FORBIDDEN,
+        (_, "BodyTooLarge") => StatusCode::PAYLOAD_TOO_LARGE,
+        (_, "NoSuchRoute") => StatusCode::NOT_FOUND,
+        (_, "MethodNotAllowed") => StatusCode::METHOD_NOT_ALLOWED,
+        (_, "Overloaded") => StatusCode::TOO_MANY_REQUESTS,
+        (_, "BodyTimeout") => StatusCode::REQUEST_TIMEOUT,
+        (FaultKind::Stale, _)
+        | (FaultKind::User, "HistoryRetokenised" | "TurnOpen" | "Aborted") => StatusCode::CONFLICT,
+        (FaultKind::User, _) => StatusCode::BAD_REQUEST,
+        (FaultKind::Timeout, _) => StatusCode::GATEWAY_TIMEOUT,
+        // nginx's status for a client that is gone.
+        (FaultKind::Cancelled, _) => {
+            StatusCode::from_u16(499).unwrap_or(StatusCode::SERVICE_UNAVAILABLE)
+        }
+        (FaultKind::Infrastructure, "NoWorker" | "WorkerGone" | "ShuttingDown") => {
+            StatusCode::SERVICE_UNAVAILABLE
+        }
+        (FaultKind::Infrastructure | FaultKind::Action, _) => StatusCode::BAD_GATEWAY,
+    }
+}
+
+/// The JSON body of a fault.
+pub fn error_json(fault: &Fault) -> Vec<u8> {
+    let error = Error {
+        message: &fault.message,
+        r#type: fault.kind.as_str(),
+        code: &fault.reason,
+        param: None,
+    };
+    // Strings always serialise.
+    serde_json::to_vec(&Envelope { error }).unwrap_or_default()
+}
+
+/// The whole answer to a request that ended in a fault.
+pub(crate) fn refusal(fault: &Fault) -> Response<Body> {
+    let mut response = json(status(fault), error_json(fault));
+    if let Some(wait) = fault.retry_after {
+        let seconds = wait.as_secs_f64().ceil().max(1.0) as u64;
+        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    response
+}
+
+/// A JSON answer.
+pub(crate) fn json(status: StatusCode, body: impl Into<Bytes>) -> Response<Body> {
+    let mut response = Response::new(Body::whole(body.into()));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
