@@ -11,6 +11,7 @@ pub mod queue;
 pub mod quota;
 pub mod resources;
 pub mod reward;
+pub mod rollout;
 pub mod router;
 pub mod time;
 pub mod tokens;

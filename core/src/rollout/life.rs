@@ -1,0 +1,113 @@
+//! The life of trajectories, and what it asks of the other parts.
+
+use super::{Command, Recovered, Rollout, turn};
+use crate::fault::Fault;
+use crate::ids::TrajectoryId;
+use crate::time::Time;
+use crate::trajectory::{self, Announcement};
+use crate::version::Version;
+use crate::weights::Weights;
+use crate::{buffer, reward, router};
+
+impl Rollout {
+    /// Gives the trajectories an event, and carries their commands on.
+    pub(super) fn live(&mut self, event: trajectory::Event, now: Time) -> Result<(), Fault> {
+        for command in self.trajectories.on_event(event, now)? {
+            match command {
+                trajectory::Command::RecordGroup { group, numbers } => {
+                    self.out.push(Command::RecordGroup { group, numbers });
+                }
+                trajectory::Command::DropGroup(group) => self.out.push(Command::DropGroup(group)),
+                trajectory::Command::AbortRequest { trajectory, request } => {
+                    let fault = self.why_aborted(&trajectory);
+                    self.lose_turn(request, now);
+                    self.out.push(Command::Refuse { request, fault });
+                    self.route(router::Event::Withdrawn(request), now)?;
+                }
+                trajectory::Command::CloseSandbox(trajectory) => {
+                    self.route(router::Event::Forget(trajectory.clone()), now)?;
+                    self.out.push(Command::CloseSandbox(trajectory));
+                }
+                trajectory::Command::Score { trajectory, task } => {
+                    let asked = reward::Event::Score { trajectory: trajectory.clone(), task };
+                    if let Err(fault) = self.score(asked, now) {
+                        let result = Err(fault);
+                        self.live(trajectory::Event::Scored { trajectory, result }, now)?;
+                    }
+                }
+                trajectory::Command::CancelReward(trajectory) => {
+                    self.score(reward::Event::Cancel(trajectory), now)?;
+                }
+                trajectory::Command::Keep(mut keep) => {
+                    let log = self.logs.remove(&keep.trajectory);
+                    keep.reward += log.as_ref().map_or(0.0, |log| log.penalty());
+                    self.out.push(Command::Keep { keep, log });
+                }
+                trajectory::Command::Drop(trajectory) => {
+                    self.logs.remove(&trajectory);
+                    self.out.push(Command::Drop(trajectory));
+                }
+                trajectory::Command::Settle(group) => {
+                    self.out.push(Command::Settle(group.clone()));
+                    self.store(buffer::Event::Settled(group), now)?;
+                }
+                trajectory::Command::Announce(news) => {
+                    if let Announcement::Settled { group, .. }
+                    | Announcement::GroupAborted { group, .. } = &news
+                    {
+                        self.unpin(group, now);
+                    }
+                    self.out.push(Command::Announce(news));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn why_aborted(&self, trajectory: &TrajectoryId) -> Fault {
+        let known = self.trajectories.trajectory(trajectory.as_str());
+        known.and_then(|known| known.fault().cloned()).unwrap_or_else(|| {
+            let message = format!("trajectory `{trajectory}` was aborted");
+            Fault::new(crate::fault::FaultKind::Cancelled, "Aborted", message)
+        })
+    }
+
+    pub(super) fn tokens_given(
+        &mut self,
+        trajectory: TrajectoryId,
+        prompt: &[u32],
+        ids: &[u32],
+        logprobs: &[f32],
+        version: Version,
+        now: Time,
+    ) -> Result<(), Fault> {
+        // The life cycle refuses what it does not know before the log changes.
+        self.live(trajectory::Event::Step(trajectory.clone()), now)?;
+        let cap = self.config.cap;
+        let log = self.logs.entry(trajectory.clone()).or_insert_with(|| turn::begin(cap));
+        log.begin_turn(prompt).map_err(|fault| Fault::from(&fault))?;
+        if let Err(fault) = log.append(ids, logprobs, version) {
+            let abandoned = log.abandon_turn();
+            debug_assert!(abandoned.is_ok(), "{abandoned:?}");
+            return Err(Fault::from(&fault));
+        }
+        log.end_turn(crate::tokens::Finish::Other).map_err(|fault| Fault::from(&fault))?;
+        let log = turn::state(log);
+        self.live(trajectory::Event::TokensGiven { trajectory, log }, now)
+    }
+
+    pub(super) fn recover(&mut self, found: Recovered, now: Time) -> Result<(), Fault> {
+        let Recovered { version, source, groups, buffer } = found;
+        self.weights = Weights::new(self.config.weights.clone(), version, source);
+        self.live(trajectory::Event::VersionChanged(version), now)?;
+        let buffer = buffer::Recovered { version, ..buffer };
+        self.store(buffer::Event::Recovered(buffer), now)?;
+        self.live(trajectory::Event::Recovered(groups), now)
+    }
+
+    /// The policy has a new version: what is too old goes.
+    pub(super) fn version_changed(&mut self, version: Version, now: Time) -> Result<(), Fault> {
+        self.live(trajectory::Event::VersionChanged(version), now)?;
+        self.store(buffer::Event::VersionChanged(version), now)
+    }
+}
