@@ -5,7 +5,8 @@
 # ROLLWRIGHT_REQUIRE_QUEUE=1 fails, rather than skips, where there is no real queue.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-. ../../scripts/lib.sh
+root=$(cd ../.. && pwd)
+. "$root/scripts/lib.sh"
 
 python=${PYTHON:-python3}
 key=$({
@@ -29,9 +30,9 @@ say "checking types, lints and generated files"
 "$venv/bin/ruff" format --quiet --check .
 "$venv/bin/mypy"
 
-../../scripts/docker-engine.sh start || say "no Docker engine: the tests on a real queue are skipped"
+"$root/scripts/docker-engine.sh" start || say "no Docker engine: the tests on a real queue are skipped"
 if docker version >/dev/null 2>&1; then
-  ../../scripts/busybox-image.sh
+  "$root/scripts/busybox-image.sh"
 fi
 say "testing"
 as_root env "ROLLWRIGHT_REQUIRE_QUEUE=${ROLLWRIGHT_REQUIRE_QUEUE:-}" PYTHONDONTWRITEBYTECODE=1 \

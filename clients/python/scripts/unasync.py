@@ -10,6 +10,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parent.parent / "src" / "rollwright"
 BY_HAND = {"__init__.py", "runtime.py"}
 RULES = [
+    (r"\bAsyncGenerator\[(\w+), None\]", r"Generator[\1, None, None]"),
     (r"\basync (def|with|for)\b", r"\1"),
     (r"\bawait ", ""),
     (r"\bAsync([A-Z]\w*)", r"\1"),

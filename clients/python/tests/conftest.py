@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
 
 import pytest
 from stack import Stack, missing
 
 from rollwright import ActionClient
+
+# The agent reads no configuration of this machine, and asks nobody for prices.
+os.environ["MSWEA_GLOBAL_CONFIG_DIR"] = tempfile.mkdtemp(prefix="rwpy-")
+os.environ["MSWEA_SILENT_STARTUP"] = "1"
+os.environ["MSWEA_MODEL_RETRY_STOP_AFTER_ATTEMPT"] = "1"
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 
 
 @pytest.fixture(scope="session")

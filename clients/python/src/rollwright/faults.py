@@ -97,6 +97,12 @@ def from_body(body: Mapping[str, Any], status: int | None = None) -> Fault:
     )
 
 
+def from_openai(error: Mapping[str, Any], status: int | None = None) -> Fault:
+    """The gateway's fault object, in the form of OpenAI's errors."""
+    named = {"kind": error.get("type"), "reason": error.get("code") or UNEXPECTED_ANSWER}
+    return from_body({**named, "message": error.get("message", "")}, status)
+
+
 def from_answer(status: int, headers: Mapping[str, str], content: bytes) -> Fault:
     """The fault that an HTTP answer carries: the queue's form, or the gateway's (OpenAI's)."""
     try:
@@ -108,9 +114,7 @@ def from_answer(status: int, headers: Mapping[str, str], content: bytes) -> Faul
         if isinstance(body.get("fault"), dict):
             fault = from_body(body["fault"], status)
         elif isinstance(body.get("error"), dict) and body["error"].get("type") in _KINDS:
-            error = body["error"]
-            named = {"kind": error["type"], "reason": error.get("code") or UNEXPECTED_ANSWER}
-            fault = from_body({**named, "message": error.get("message", "")}, status)
+            fault = from_openai(body["error"], status)
     if fault is None:
         kind = UserFault if 400 <= status < 500 and status != 429 else InfrastructureFault  # noqa: PLR2004
         text = content[:200].decode(errors="replace").strip()

@@ -60,6 +60,8 @@ def _worth_it(trouble: Trouble, *, idempotent: bool) -> bool:
     if isinstance(trouble, httpx.TransportError):
         never_sent = isinstance(trouble, _NEVER_SENT)
         return never_sent or (idempotent and not isinstance(trouble, _OUR_MISTAKE))
+    if trouble.reason == UNREACHABLE:
+        return idempotent
     if trouble.reason == UNEXPECTED_ANSWER:
         return trouble.status == 429 or (idempotent and trouble.status in _UNAVAILABLE)  # noqa: PLR2004
     # These refusals say that nothing was done.

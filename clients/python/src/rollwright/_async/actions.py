@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import ssl
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -18,6 +19,7 @@ from .runtime import last_words
 from .sandbox import AsyncSandbox
 from .transport import AsyncTransport
 
+_log = logging.getLogger("rollwright")
 _SILENCE = 60.0
 """Seconds without a word after which an action or an opening is asked for again."""
 _LAST_WORDS = 10.0
@@ -163,7 +165,10 @@ class AsyncActionClient:
             raise
         except BaseException:
             with last_words(_LAST_WORDS):
-                await self.cancel(action_id)
+                try:
+                    await self.cancel(action_id)
+                except Fault as fault:
+                    _log.warning("action %s is not cancelled: %s", action_id, fault)
             raise
         return log.result()
 
@@ -227,7 +232,7 @@ class AsyncActionClient:
         A fault with `retry_after` that leaves the body keeps everybody away for that time.
         `deadline` bounds the seconds of waiting; after `ttl` seconds it returns by itself.
         """
-        permit_id, later = new_id(), None
+        permit_id, held, later = new_id(), False, None
         body = {"permit_id": permit_id, "quota": quota, "amount": amount}
         try:
             await self._transport.call(
@@ -237,9 +242,10 @@ class AsyncActionClient:
                 timeout=_SILENCE,
                 alive="/readyz",
             )
+            held = True
             yield
         except Fault as fault:
-            later = fault.retry_after
+            later = fault.retry_after if held else None
             raise
         finally:
             with last_words(_LAST_WORDS):

@@ -18,6 +18,7 @@ from .runtime import sleep
 TIMEOUT = 30.0
 """Seconds that an answer may take which waits for nothing."""
 _CONNECT_TIMEOUT = 5.0
+_PIECE = 1 << 20
 
 
 class AsyncTransport:
@@ -63,7 +64,7 @@ class AsyncTransport:
         *,
         json: object = None,
         params: dict[str, Any] | None = None,
-        content: bytes | None = None,
+        content: bytes | memoryview | None = None,
         headers: dict[str, str] | None = None,
         timeout: float = TIMEOUT,
         idempotent: bool = True,
@@ -72,8 +73,11 @@ class AsyncTransport:
         """One request with its whole answer; what is not idempotent is sent once.
 
         Where an answer may take any time, `alive` is a path that is asked after each `timeout`:
-        while it answers, the request is sent again.
+        while it answers, the request is sent again. Content in a `memoryview` of bytes is not
+        copied as a whole.
         """
+        if isinstance(content, memoryview):
+            headers = (headers or {}) | {"Content-Length": str(content.nbytes)}
         backoff = self.backoff()
         while True:
             try:
@@ -82,7 +86,7 @@ class AsyncTransport:
                     path,
                     json=json,
                     params=params,
-                    content=content,
+                    content=_pieces(content) if isinstance(content, memoryview) else content,
                     headers=headers,
                     timeout=_limits(timeout),
                 )
@@ -131,6 +135,11 @@ async def _split(response: httpx.Response) -> AsyncIterator[bytes]:
     async for piece in response.aiter_bytes():
         for line in lines.feed(piece):
             yield line
+
+
+async def _pieces(view: memoryview) -> AsyncIterator[bytes]:
+    for start in range(0, len(view), _PIECE):
+        yield bytes(view[start : start + _PIECE])
 
 
 def _limits(read: float) -> httpx.Timeout:

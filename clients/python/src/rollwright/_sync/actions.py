@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import ssl
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from .runtime import last_words
 from .sandbox import Sandbox
 from .transport import Transport
 
+_log = logging.getLogger("rollwright")
 _SILENCE = 60.0
 """Seconds without a word after which an action or an opening is asked for again."""
 _LAST_WORDS = 10.0
@@ -164,7 +166,10 @@ class ActionClient:
             raise
         except BaseException:
             with last_words(_LAST_WORDS):
-                self.cancel(action_id)
+                try:
+                    self.cancel(action_id)
+                except Fault as fault:
+                    _log.warning("action %s is not cancelled: %s", action_id, fault)
             raise
         return log.result()
 
@@ -228,7 +233,7 @@ class ActionClient:
         A fault with `retry_after` that leaves the body keeps everybody away for that time.
         `deadline` bounds the seconds of waiting; after `ttl` seconds it returns by itself.
         """
-        permit_id, later = new_id(), None
+        permit_id, held, later = new_id(), False, None
         body = {"permit_id": permit_id, "quota": quota, "amount": amount}
         try:
             self._transport.call(
@@ -238,9 +243,10 @@ class ActionClient:
                 timeout=_SILENCE,
                 alive="/readyz",
             )
+            held = True
             yield
         except Fault as fault:
-            later = fault.retry_after
+            later = fault.retry_after if held else None
             raise
         finally:
             with last_words(_LAST_WORDS):

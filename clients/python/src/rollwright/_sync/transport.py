@@ -19,6 +19,7 @@ from .runtime import sleep
 TIMEOUT = 30.0
 """Seconds that an answer may take which waits for nothing."""
 _CONNECT_TIMEOUT = 5.0
+_PIECE = 1 << 20
 
 
 class Transport:
@@ -64,7 +65,7 @@ class Transport:
         *,
         json: object = None,
         params: dict[str, Any] | None = None,
-        content: bytes | None = None,
+        content: bytes | memoryview | None = None,
         headers: dict[str, str] | None = None,
         timeout: float = TIMEOUT,
         idempotent: bool = True,
@@ -73,8 +74,11 @@ class Transport:
         """One request with its whole answer; what is not idempotent is sent once.
 
         Where an answer may take any time, `alive` is a path that is asked after each `timeout`:
-        while it answers, the request is sent again.
+        while it answers, the request is sent again. Content in a `memoryview` of bytes is not
+        copied as a whole.
         """
+        if isinstance(content, memoryview):
+            headers = (headers or {}) | {"Content-Length": str(content.nbytes)}
         backoff = self.backoff()
         while True:
             try:
@@ -83,7 +87,7 @@ class Transport:
                     path,
                     json=json,
                     params=params,
-                    content=content,
+                    content=_pieces(content) if isinstance(content, memoryview) else content,
                     headers=headers,
                     timeout=_limits(timeout),
                 )
@@ -132,6 +136,11 @@ def _split(response: httpx.Response) -> Iterator[bytes]:
     for piece in response.iter_bytes():
         for line in lines.feed(piece):
             yield line
+
+
+def _pieces(view: memoryview) -> Iterator[bytes]:
+    for start in range(0, len(view), _PIECE):
+        yield bytes(view[start : start + _PIECE])
 
 
 def _limits(read: float) -> httpx.Timeout:

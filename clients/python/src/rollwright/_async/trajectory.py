@@ -1,0 +1,137 @@
+"""One trajectory, from the side of its agent."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from types import TracebackType
+from typing import cast
+
+from ..actions import present
+from ..address import segment
+from ..faults import UNEXPECTED_ANSWER, UNREACHABLE, Cancelled, Fault, InfrastructureFault, Stale
+from ..rollouts import StepTaken, Trajectory, TrajectoryState
+from .runtime import last_words
+from .transport import AsyncTransport
+
+_log = logging.getLogger("rollwright")
+_LAST_WORDS = 10.0
+
+
+class AsyncRollout:
+    """A trajectory that is being rolled out.
+
+    As a context manager it aborts what leaves the body uncompleted. An `InfrastructureFault`
+    that leaves the body has it replaced: it never counts as a reward.
+    """
+
+    def __init__(self, transport: AsyncTransport, trajectory_id: str) -> None:
+        """Made by the client's `rollout`."""
+        self._transport = transport
+        self._url = f"/rollout/v1/trajectories/{segment(trajectory_id)}"
+        self._ended = False
+        self.trajectory_id = trajectory_id
+        """Names it at the gateway; name its sandbox so too, and one abort reaches all."""
+
+    @property
+    def openai_base_url(self) -> str:
+        """Base URL for OpenAI clients whose requests belong to this trajectory."""
+        address = self._transport.address
+        if address.socket is not None:
+            raise ValueError("the gateway is at a Unix socket: no URL leads there")
+        return f"{address.url}/t/{segment(self.trajectory_id)}/v1"
+
+    async def __aenter__(self) -> AsyncRollout:
+        """The rollout itself: it is open already."""
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Aborts what did not complete; a body's exception is not hidden by one of aborting."""
+        # After a cancelled or stale fault there is nothing left to abort.
+        if self._ended or isinstance(error, (Cancelled, Stale)):
+            return
+        if error is None:
+            await self.abort("its agent ended without completing it")
+            return
+        with last_words(_LAST_WORDS):
+            try:
+                infrastructure = isinstance(error, InfrastructureFault)
+                await self.abort(f"{type(error).__name__}: {error}"[:200], infrastructure)
+            except Fault as fault:
+                _log.warning("trajectory %s is not aborted: %s", self.trajectory_id, fault)
+
+    async def look(self) -> Trajectory:
+        """Where it stands."""
+        return Trajectory.from_json((await self._transport.call("GET", self._url)).json())
+
+    async def step(
+        self,
+        *,
+        name: str | None = None,
+        seconds: float | None = None,
+        observation_tokens: int | None = None,
+    ) -> StepTaken:
+        """Reports that a tool call ended; raises `Cancelled` when the trajectory was aborted."""
+        answer = await self._transport.call(
+            "POST",
+            f"{self._url}/steps",
+            json=present(name=name, seconds=seconds, observation_tokens=observation_tokens),
+            idempotent=False,
+        )
+        body = answer.json()
+        return StepTaken(body["state"], body["version"])
+
+    async def complete(
+        self, *, reward: float | None = None, metadata: object = None
+    ) -> TrajectoryState:
+        """Ends the rollout: scored with `reward`, or by the job's reward services.
+
+        `metadata` is any JSON of at most 64 KiB and comes back in the batch.
+        """
+        body = present(reward=reward) | ({} if metadata is None else {"metadata": metadata})
+        backoff = self._transport.backoff()
+        while True:
+            try:
+                answer = await self._transport.call(
+                    "POST", f"{self._url}/complete", json=body, idempotent=False
+                )
+            except InfrastructureFault as fault:
+                if fault.reason not in (UNREACHABLE, UNEXPECTED_ANSWER):
+                    raise
+                # It may have arrived: sent again only where it did not.
+                state = (await self.look()).state
+                if state == "running":
+                    await self._transport.pause(backoff, fault)
+                    continue
+            else:
+                state = cast(TrajectoryState, answer.json()["state"])
+            self._ended = True
+            return state
+
+    async def abort(self, reason: str = "", infrastructure: bool = False) -> None:
+        """Gives it up; with `infrastructure` it was not the policy's fault, and is replaced."""
+        body = present(reason=reason) | ({"infrastructure": True} if infrastructure else {})
+        await self._transport.call("POST", f"{self._url}/abort", json=body)
+        self._ended = True
+
+    async def add_tokens(
+        self,
+        prompt_ids: Sequence[int],
+        response_ids: Sequence[int],
+        logprobs: Sequence[float],
+        *,
+        version: int,
+    ) -> None:
+        """Records a turn that was generated elsewhere, from its whole context."""
+        body = {
+            "prompt_ids": list(prompt_ids),
+            "response_ids": list(response_ids),
+            "logprobs": list(logprobs),
+            "version": version,
+        }
+        await self._transport.call("POST", f"{self._url}/tokens", json=body, idempotent=False)
