@@ -139,7 +139,8 @@ impl TokenLog {
                 self.last_start = None;
                 undo = self.undo();
             } else if common + 1 == self.ids.len() && self.may_drop_end() {
-                undo.end_token = self.pop_generated();
+                let end_token = self.pop_generated();
+                undo = Undo { end_token, ..self.undo() };
             } else {
                 return Err(TokenFault::Retokenised { at: common, expected, got });
             }
@@ -173,17 +174,7 @@ impl TokenLog {
             let tokens = self.ids.len() + ids.len();
             return Err(TokenFault::TooLong { tokens, cap: self.cap.tokens, fits });
         }
-        if ids.is_empty() {
-            return Ok(());
-        }
-        let start = self.ids.len();
-        self.ids.extend_from_slice(ids);
-        self.logprobs.extend_from_slice(logprobs);
-        let end = self.ids.len();
-        match self.spans.last_mut() {
-            Some(last) if last.end == start && last.version == version => last.end = end,
-            _ => self.spans.push(VersionRange { start, end, version }),
-        }
+        self.push(ids, logprobs, version);
         Ok(())
     }
 
@@ -211,9 +202,7 @@ impl TokenLog {
         let undo = self.open.take().ok_or(TokenFault::NoTurn)?;
         self.truncate(undo.len);
         if let Some((id, logprob, version)) = undo.end_token {
-            self.open = Some(self.undo());
-            self.append(&[id], &[logprob], version)?;
-            self.open = None;
+            self.push(&[id], &[logprob], version);
         }
         self.turns = undo.turns;
         self.last_start = undo.last_start;
@@ -299,9 +288,22 @@ impl TokenLog {
         }
     }
 
+    /// The last token is the last turn's, and may be its end token.
     fn may_drop_end(&self) -> bool {
-        let generated = self.spans.last().is_some_and(|span| span.end == self.ids.len());
+        let generated = self.last_start.is_some_and(|start| start < self.ids.len());
         generated && self.finish.is_some_and(Finish::by_itself)
+    }
+
+    fn push(&mut self, ids: &[u32], logprobs: &[f32], version: Version) {
+        let start = self.ids.len();
+        self.ids.extend_from_slice(ids);
+        self.logprobs.extend_from_slice(logprobs);
+        let end = self.ids.len();
+        match self.spans.last_mut() {
+            Some(last) if last.end == start && last.version == version => last.end = end,
+            _ if end > start => self.spans.push(VersionRange { start, end, version }),
+            _ => {}
+        }
     }
 
     fn pop_generated(&mut self) -> Option<(u32, f32, Version)> {
@@ -325,3 +327,6 @@ impl TokenLog {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
