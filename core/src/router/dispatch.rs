@@ -143,7 +143,8 @@ impl Router {
         }
         let pair = |id| self.requests.get(&id).and_then(|r| self.pair(seat, worker, r));
         let own = self.affinities.own(worker.class);
-        let found = self.line.candidates(seat, worker.version, own, |id| pair(id).is_some());
+        let meets = |need| worker.meets(need);
+        let found = self.line.candidates(seat, meets, own, |id| pair(id).is_some());
         let head = found.any?;
         let fits = |key: &Key| key.band == head.band;
         let fitting = [found.home, found.own].into_iter().flatten().find(fits);

@@ -41,6 +41,14 @@ pub enum Event {
     Hold(WorkerId),
     /// The worker gets requests again.
     Release(WorkerId),
+    /// The worker holds an older version for an evaluation: it gets only requests that
+    /// are pinned to its version.
+    Reserve {
+        /// Which worker.
+        worker: WorkerId,
+        /// From now on, or no longer.
+        reserved: bool,
+    },
     /// What the worker has in flight is aborted and sent again later, first in line.
     TakeBack {
         /// Which worker.

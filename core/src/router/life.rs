@@ -54,7 +54,7 @@ impl Router {
 
     fn enqueue(&mut self, id: RequestId, back: bool) {
         let Some(request) = self.requests.get_mut(&id) else { return };
-        let here = |seat: &Seat| self.workers.get(seat).is_some_and(|worker| !worker.gone);
+        let here = |seat: &Seat| self.workers.get(seat).is_some_and(|worker| !worker.gone());
         let place = Place {
             key: Key { band: Band::new(request.priority, back), request: id },
             need: request.need,

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use super::affinity::{Own, TaskIndex};
 use super::need::Need;
 use super::worker::Seat;
-use crate::version::{RequestId, Version};
+use crate::version::RequestId;
 
 /// Requests of one band are equals: within it a better fit may come first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -102,13 +102,13 @@ impl Line {
     pub(super) fn candidates(
         &self,
         seat: Seat,
-        version: Option<Version>,
+        meets: impl Fn(Need) -> bool,
         own: &Own,
         may: impl Fn(RequestId) -> bool,
     ) -> Candidates {
         let first = |keys: &BTreeSet<Key>| keys.iter().find(|key| may(key.request)).copied();
         let mut best = Candidates::default();
-        for (_, tier) in self.tiers.iter().filter(|(need, _)| need.met_by(version)) {
+        for (_, tier) in self.tiers.iter().filter(|(need, _)| meets(**need)) {
             earlier(&mut best.any, first(&tier.all));
             earlier(&mut best.home, tier.at_home.get(&seat).and_then(first));
             match own {

@@ -5,7 +5,7 @@ use super::command::Command;
 use super::event::{Role, WorkerSpec};
 use super::home::Home;
 use super::request::State;
-use super::worker::{Seat, Worker};
+use super::worker::{Seat, Stay, Worker};
 use crate::fault::{Fault, FaultKind};
 use crate::ids::{TrajectoryId, WorkerId};
 
@@ -45,7 +45,7 @@ impl Router {
 
     pub(super) fn left(&mut self, seat: Seat) {
         let Some(worker) = self.workers.get_mut(&seat) else { return };
-        worker.gone = true;
+        worker.stay = Stay::Gone;
         self.names.remove(&worker.id);
         self.prefills.remove(&seat);
         let waiting: Vec<_> = self.line.at_home(seat).collect();
@@ -80,7 +80,7 @@ impl Router {
 
     /// Forgets a worker that has left, once nothing of it is in flight.
     pub(super) fn bury(&mut self, seat: Seat) {
-        let dead = |worker: &Worker| worker.gone && worker.in_flight.is_empty();
+        let dead = |worker: &Worker| worker.gone() && worker.in_flight.is_empty();
         if self.workers.get(&seat).is_some_and(dead) {
             self.workers.remove(&seat);
         }
@@ -111,7 +111,10 @@ impl Router {
         }
         let class = worker.class;
         let counts = |worker: &&Worker| {
-            worker.class == class && worker.role != Role::Prefill && worker.in_service()
+            worker.class == class
+                && worker.role != Role::Prefill
+                && !worker.reserved
+                && worker.in_service()
         };
         let in_service = self.workers.values().filter(counts).count();
         self.affinities.in_service(class, in_service as u32);

@@ -40,7 +40,7 @@ use self::deadline::Deadlines;
 use self::home::Homes;
 use self::line::Line;
 use self::request::Request;
-use self::worker::{Seat, Worker};
+use self::worker::{Seat, Stay, Worker};
 use crate::fault::Fault;
 use crate::ids::WorkerId;
 use crate::time::Time;
@@ -114,7 +114,7 @@ impl Router {
         match event {
             Event::Joined { worker, spec, held } => self.joined(worker, &spec, held),
             Event::Left(worker) => self.seat(&worker).map(|seat| self.left(seat)),
-            Event::Drain(worker) => self.change(&worker, |worker| worker.draining = true),
+            Event::Drain(worker) => self.change(&worker, |worker| worker.stay = Stay::Draining),
             Event::Healthy(worker) => self.change(&worker, |worker| worker.unhealthy = None),
             Event::Unhealthy { worker, reason } => {
                 self.change(&worker, |worker| worker.unhealthy = Some(reason))
@@ -124,6 +124,9 @@ impl Router {
             }
             Event::Hold(worker) => self.change(&worker, |worker| worker.held = true),
             Event::Release(worker) => self.change(&worker, |worker| worker.held = false),
+            Event::Reserve { worker, reserved } => {
+                self.change(&worker, |worker| worker.reserved = reserved)
+            }
             Event::TakeBack { worker, restart } => {
                 self.seat(&worker).map(|seat| self.take_back(seat, restart))
             }

@@ -3,7 +3,7 @@
 use super::Router;
 use super::cost::Turn;
 use super::event::Role;
-use super::worker::Worker;
+use super::worker::{Stay, Worker};
 use crate::ids::{Class, Task, TrajectoryId, WorkerId};
 use crate::version::{RequestId, Version};
 
@@ -20,6 +20,8 @@ pub enum WorkerState {
     Held,
     /// One request finds out whether it works again.
     Probing,
+    /// Takes only requests that are pinned to its version.
+    Reserved,
     /// Takes requests.
     Ready,
 }
@@ -33,6 +35,7 @@ impl WorkerState {
             Self::CircuitOpen => "circuit_open",
             Self::Held => "held",
             Self::Probing => "probing",
+            Self::Reserved => "reserved",
             Self::Ready => "ready",
         }
     }
@@ -80,7 +83,7 @@ pub struct TaskView {
 impl Router {
     /// The workers, in the order in which they joined; those that left are not named.
     pub fn workers(&self) -> impl Iterator<Item = WorkerView<'_>> {
-        self.workers.iter().filter(|(_, worker)| !worker.gone).map(|(seat, worker)| WorkerView {
+        self.workers.iter().filter(|(_, worker)| !worker.gone()).map(|(seat, worker)| WorkerView {
             id: &worker.id,
             class: self.affinities.class(worker.class),
             role: worker.role,
@@ -117,7 +120,7 @@ impl Router {
     /// The worker where the trajectory had its last turn, if it is still here.
     pub fn home(&self, trajectory: &TrajectoryId) -> Option<&WorkerId> {
         let home = self.homes.get(trajectory)?;
-        self.workers.get(&home.worker).filter(|worker| !worker.gone).map(|worker| &worker.id)
+        self.workers.get(&home.worker).filter(|worker| !worker.gone()).map(|worker| &worker.id)
     }
 
     /// Trajectories whose place is remembered.
@@ -137,7 +140,7 @@ impl Router {
 }
 
 fn state_of(worker: &Worker) -> WorkerState {
-    if worker.draining {
+    if worker.stay == Stay::Draining {
         WorkerState::Draining
     } else if worker.unhealthy.is_some() {
         WorkerState::Unhealthy
@@ -147,6 +150,8 @@ fn state_of(worker: &Worker) -> WorkerState {
         WorkerState::Held
     } else if worker.breaker.probing() {
         WorkerState::Probing
+    } else if worker.reserved {
+        WorkerState::Reserved
     } else {
         WorkerState::Ready
     }

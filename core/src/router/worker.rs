@@ -15,6 +15,16 @@ pub(super) type Seat = u32;
 /// Requests in flight for each slot, in units of 2^-16.
 pub(super) type Load = u64;
 
+/// Whether a worker stays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stay {
+    Here,
+    /// Goes when what it has in flight has ended.
+    Draining,
+    /// Left: only known until what it had in flight has ended.
+    Gone,
+}
+
 #[derive(Debug)]
 pub(super) struct Worker {
     pub(super) id: WorkerId,
@@ -22,10 +32,10 @@ pub(super) struct Worker {
     pub(super) role: Role,
     pub(super) slots: u32,
     pub(super) version: Option<Version>,
-    /// Left: only here until what it had in flight has ended.
-    pub(super) gone: bool,
-    pub(super) draining: bool,
+    pub(super) stay: Stay,
     pub(super) held: bool,
+    /// Gets only what is pinned to its version.
+    pub(super) reserved: bool,
     /// Why its health check fails.
     pub(super) unhealthy: Option<String>,
     pub(super) breaker: Breaker,
@@ -40,9 +50,9 @@ impl Worker {
             role: spec.role,
             slots: spec.slots,
             version: spec.version,
-            gone: false,
-            draining: false,
+            stay: Stay::Here,
             held,
+            reserved: false,
             unhealthy: None,
             breaker: Breaker::new(),
             in_flight: BTreeSet::new(),
@@ -51,7 +61,7 @@ impl Worker {
 
     /// Works, or will at once when it is no longer held.
     pub(super) fn in_service(&self) -> bool {
-        !self.gone && !self.draining && self.unhealthy.is_none() && !self.breaker.is_open()
+        self.stay == Stay::Here && self.unhealthy.is_none() && !self.breaker.is_open()
     }
 
     /// Takes requests as soon as it has room.
@@ -64,8 +74,12 @@ impl Worker {
         self.usable() && self.in_flight.len() < self.slots as usize && self.breaker.admits()
     }
 
+    pub(super) fn gone(&self) -> bool {
+        self.stay == Stay::Gone
+    }
+
     pub(super) fn meets(&self, need: Need) -> bool {
-        need.met_by(self.version)
+        need.met_by(self.version) && (!self.reserved || matches!(need, Need::Exactly(_)))
     }
 
     pub(super) fn load(&self) -> Load {
@@ -74,6 +88,11 @@ impl Worker {
 
     /// Has ended everything although it is to get no more.
     pub(super) fn idle(&self) -> bool {
-        (self.held || self.draining) && !self.gone && self.in_flight.is_empty()
+        let quiet = match self.stay {
+            Stay::Here => self.held,
+            Stay::Draining => true,
+            Stay::Gone => false,
+        };
+        quiet && self.in_flight.is_empty()
     }
 }

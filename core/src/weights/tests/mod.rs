@@ -1,0 +1,1 @@
+//! The weight updates against a model of the engines around them.
