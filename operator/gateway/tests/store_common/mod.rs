@@ -1,0 +1,63 @@
+//! What the tests of the store share.
+#![allow(dead_code)] // each test binary uses a part
+
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use bytes::Bytes;
+use rollwright_core::ids::{GroupId, Task, TrajectoryId};
+use rollwright_core::version::Version;
+use rollwright_gateway::store::{GroupMeta, RecordMeta};
+
+pub fn group(number: u64) -> GroupMeta {
+    GroupMeta {
+        id: GroupId::new(&format!("g{number}")).unwrap(),
+        task: Task::new("math").unwrap(),
+        needed: 2,
+        start: 3,
+        version: Version(7),
+        evaluation: false,
+        tokens: true,
+    }
+}
+
+pub fn record(group: u64, number: u64) -> RecordMeta {
+    RecordMeta {
+        trajectory: TrajectoryId::new(&format!("g{group}/{number}")).unwrap(),
+        group: GroupId::new(&format!("g{group}")).unwrap(),
+        reward: number as f64 / 2.0,
+        start: Version(6),
+        oldest: Version(5),
+        turns: 3,
+        prompt_tokens: 100,
+        generated_tokens: 50,
+    }
+}
+
+/// Bytes that belong to this trajectory alone.
+pub fn payload(trajectory: &TrajectoryId, length: usize) -> Bytes {
+    let mut state = trajectory.as_str().bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    let mut bytes = Vec::with_capacity(length + 8);
+    while bytes.len() < length {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes.truncate(length);
+    bytes.into()
+}
+
+/// Bytes that the files of a directory really occupy.
+pub fn disk_usage(dir: &Path) -> u64 {
+    let mut total = 0;
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let entry = entry.unwrap();
+        let metadata = entry.metadata().unwrap();
+        total +=
+            if metadata.is_dir() { disk_usage(&entry.path()) } else { metadata.blocks() * 512 };
+    }
+    total
+}
