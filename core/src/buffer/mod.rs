@@ -305,3 +305,6 @@ impl Buffer {
 fn count(batch: &Batch) -> usize {
     batch.groups.iter().map(|group| group.trajectories.len()).sum()
 }
+
+#[cfg(test)]
+mod tests;
