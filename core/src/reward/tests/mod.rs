@@ -1,1 +1,5 @@
+//! The scoring against a model of the services.
 
+mod chaos;
+mod rules;
+mod world;
