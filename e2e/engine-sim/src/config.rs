@@ -1,5 +1,10 @@
 //! How an engine-sim is set up.
 
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::script::Script;
+
 /// Whose HTTP interface is simulated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Dialect {
@@ -8,8 +13,71 @@ pub enum Dialect {
     Vllm,
     /// SGLang with `--enable-metrics` and `--enable-memory-saver`.
     Sglang,
-    /// Any server with OpenAI's routes.
+    /// Any server with OpenAI's routes, and a route that reloads weights.
     OpenAi,
+}
+
+/// How long things take. All zero by default: as fast as the machine goes.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Latency {
+    /// Added to the time to the first token of every request.
+    pub base: Duration,
+    /// Prompt tokens that the engine prefills in a second, one request after the other,
+    /// those found in the prefix cache not counted; 0 = at once.
+    pub prefill_rate: f64,
+    /// A decode step with an empty batch.
+    pub step: Duration,
+    /// What each sequence of the batch adds to a decode step.
+    pub step_per_sequence: Duration,
+    /// Loading weights, from disk or by transfer.
+    pub load: Duration,
+    /// Going to sleep, and waking up.
+    pub sleep: Duration,
+}
+
+/// What the engine can hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Capacity {
+    /// Sequences that run at once (vLLM's `max_num_seqs`).
+    pub slots: usize,
+    /// Requests that wait for a slot; more are refused with 503.
+    pub waiting: usize,
+    /// Tokens of KV cache; 0 = without limit. A context is never longer than this.
+    pub kv_tokens: usize,
+    /// The longest context in tokens, prompt and reply (vLLM's `max_model_len`).
+    pub context: usize,
+    /// Tokens of a KV block, the grain of the prefix cache.
+    pub block: usize,
+}
+
+impl Default for Capacity {
+    fn default() -> Self {
+        Self { slots: 256, waiting: 65_536, kv_tokens: 0, context: 32_768, block: 16 }
+    }
+}
+
+impl Capacity {
+    /// The longest context that fits, in tokens.
+    pub fn longest(&self) -> usize {
+        if self.kv_tokens == 0 { self.context } else { self.context.min(self.kv_tokens) }
+    }
+}
+
+/// A fixed reply for the benchmarks of proxies: no scheduler, least CPU a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fast {
+    /// The length of the reply's text in bytes, when it is not streamed.
+    pub reply_bytes: usize,
+    /// Tokens of a streamed reply.
+    pub stream_tokens: usize,
+    /// Between two of them.
+    pub stream_interval: Duration,
+}
+
+impl Default for Fast {
+    fn default() -> Self {
+        Self { reply_bytes: 64, stream_tokens: 16, stream_interval: Duration::ZERO }
+    }
 }
 
 /// The set-up of an [`EngineSim`](crate::EngineSim).
@@ -21,17 +89,29 @@ pub struct Config {
     pub port: u16,
     /// The model id that is served.
     pub model: String,
-    /// With a key, the generation routes ask for `Authorization: Bearer KEY`. As in vLLM,
-    /// the admin routes are not guarded.
+    /// With a key, generation asks for `Authorization: Bearer KEY`. As in vLLM, the admin
+    /// routes are not guarded.
     pub api_key: Option<String>,
     /// The seed of the policy: engines of one job share it.
     pub seed: u64,
     /// The mean length of a reply in tokens; 0 = replies end at `max_tokens` only.
     pub mean_tokens: u64,
-    /// The weight version at the start.
+    /// The weight version at the start, and after a restart.
     pub version: u64,
-    /// The longest context in tokens, prompt and reply.
-    pub max_model_len: usize,
+    /// What it can hold.
+    pub capacity: Capacity,
+    /// How long things take.
+    pub latency: Latency,
+    /// vLLM `--scheduling-policy priority`, SGLang `--enable-priority-scheduling`. Without
+    /// it, vLLM refuses a non-zero `priority` and SGLang ignores it.
+    pub priority_scheduling: bool,
+    /// vLLM's `/pause?mode=keep` keeps the KV cache even with `clear_cache=true`, as its
+    /// source says of some versions; by default it clears, as its documentation says.
+    pub keep_ignores_clear_cache: bool,
+    /// What replies say, where a script has one; else the policy's noise.
+    pub script: Option<Arc<dyn Script>>,
+    /// The fixed reply of benchmarks, on the generation routes.
+    pub fast: Option<Fast>,
 }
 
 impl Default for Config {
@@ -44,7 +124,12 @@ impl Default for Config {
             seed: 0,
             mean_tokens: 64,
             version: 0,
-            max_model_len: 32_768,
+            capacity: Capacity::default(),
+            latency: Latency::default(),
+            priority_scheduling: false,
+            keep_ignores_clear_cache: false,
+            script: None,
+            fast: None,
         }
     }
 }

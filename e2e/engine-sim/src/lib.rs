@@ -22,13 +22,25 @@
 #![forbid(unsafe_code)]
 
 mod config;
+mod connection;
+mod engine;
+mod fast;
+mod fault;
+mod http;
+mod kv;
+mod ledger;
 mod policy;
+mod script;
 mod server;
 mod template;
+mod text;
 mod tokenizer;
 
-pub use config::{Config, Dialect};
-pub use policy::{Policy, version_of_logprob};
+pub use config::{Capacity, Config, Dialect, Fast, Latency};
+pub use fault::{Fault, FaultKind};
+pub use ledger::{CallRecord, Outcome, RequestRecord, Violation, ViolationKind};
+pub use policy::{ContextHash, Policy, Sample, logprob, version_of_logprob};
+pub use script::{Cue, Script, ScriptError, ScriptFile};
 pub use server::{EngineSim, StartError};
 pub use template::{Message, Turn};
-pub use tokenizer::{Token, Tokenizer};
+pub use tokenizer::{MESSAGE_END, MESSAGE_START, Token, Tokenizer, VOCABULARY};

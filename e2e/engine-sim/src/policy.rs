@@ -27,7 +27,7 @@ pub struct Sample {
 }
 
 /// The hash of a context, extended one token at a time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ContextHash(u64);
 
 impl ContextHash {

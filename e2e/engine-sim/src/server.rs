@@ -1,25 +1,24 @@
-//! Sockets: an engine-sim's life, and connections that can be reset at will.
+//! An engine-sim's life.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
-use axum::Json;
-use axum::Router;
-use axum::extract::State;
-use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
-use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
-use crate::policy::{ContextHash, Policy};
-use crate::template;
-use crate::tokenizer::{MESSAGE_END, Tokenizer};
+use crate::connection::{Acceptor, Connection, Connections};
+use crate::engine::Engine;
+use crate::fault::Fault;
+use crate::http::{App, router};
+use crate::ledger::{CallRecord, RequestRecord, Violation};
 
-/// Why an engine-sim did not start.
+/// How long an orderly end waits for answers under way.
+const STOP_LIMIT: Duration = Duration::from_secs(10);
+
+/// Why an engine-sim did not start, or refuses a fault.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The port is taken or not allowed.
@@ -36,8 +35,10 @@ pub enum StartError {
 #[derive(Debug)]
 pub struct EngineSim {
     addr: SocketAddr,
+    app: Arc<App>,
     stop: CancellationToken,
-    task: Option<JoinHandle<()>>,
+    server: Option<JoinHandle<()>>,
+    scheduler: JoinHandle<()>,
 }
 
 impl EngineSim {
@@ -48,19 +49,20 @@ impl EngineSim {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await.map_err(listen)?;
         let addr = listener.local_addr().map_err(listen)?;
         let stop = CancellationToken::new();
-        let app = Router::new()
-            .route("/health", get(|| async { StatusCode::OK }))
-            .route("/v1/chat/completions", post(chat))
-            .with_state(Arc::new(config));
-        let stopped = stop.clone();
-        let task = tokio::spawn(async move {
-            let serve = axum::serve(listener, app)
-                .with_graceful_shutdown(async move { stopped.cancelled().await });
+        let connections = Connections::default();
+        let engine = Engine::new(config);
+        let app = App::new(Arc::clone(&engine), connections.clone());
+        let service = router(Arc::clone(&app)).into_make_service_with_connect_info::<Connection>();
+        let stopped = stop.clone().cancelled_owned();
+        let server = tokio::spawn(async move {
+            let acceptor = Acceptor { listener, connections };
+            let serve = axum::serve(acceptor, service).with_graceful_shutdown(stopped);
             if let Err(error) = serve.await {
                 eprintln!("engine-sim: {error}");
             }
         });
-        Ok(Self { addr, stop, task: Some(task) })
+        let scheduler = tokio::spawn(engine.run());
+        Ok(Self { addr, app, stop, server: Some(server), scheduler })
     }
 
     /// `http://127.0.0.1:PORT`, without a slash at its end.
@@ -73,20 +75,61 @@ impl EngineSim {
         self.addr
     }
 
-    /// Ends it in good order: what runs is answered first.
+    /// Ends it in good order: what runs is answered first, for ten seconds at most.
     pub async fn stop(mut self) {
         self.stop.cancel();
-        if let Some(task) = self.task.take() {
-            // The error is the server's panic or its kill; both are an end.
-            let _ = task.await;
+        if let Some(server) = self.server.take() {
+            // Past the limit, dropping `self` resets what is left.
+            let _ = tokio::time::timeout(STOP_LIMIT, server).await;
         }
     }
 
-    /// Ends it as SIGKILL would: every connection is reset, nothing is answered.
+    /// Ends it as SIGKILL would: every connection is reset, nothing is answered, and the
+    /// port is free. What it recorded can still be read.
     pub fn kill(&self) {
-        if let Some(task) = &self.task {
-            task.abort();
+        if let Some(server) = &self.server {
+            server.abort();
         }
+        self.scheduler.abort();
+        self.app.engine.lose_all();
+        self.app.connections.reset_all(None);
+    }
+
+    /// `POST /sim/restart`: resets all connections, and starts anew with old weights.
+    pub fn restart(&self, version: u64) {
+        self.app.engine.restart(version);
+        self.app.connections.reset_all(None);
+    }
+
+    /// `POST /sim/faults`. Errors when a thousand are pending.
+    pub fn inject(&self, fault: Fault) -> Result<(), String> {
+        self.app.faults.add(fault)
+    }
+
+    /// `GET /sim/violations`.
+    pub fn violations(&self) -> Vec<Violation> {
+        self.app.engine.lock().ledger.violations()
+    }
+
+    /// `GET /sim/requests`.
+    pub fn requests(&self) -> Vec<RequestRecord> {
+        self.app.engine.lock().ledger.requests()
+    }
+
+    /// `GET /sim/calls`.
+    pub fn calls(&self) -> Vec<CallRecord> {
+        self.app.engine.lock().ledger.calls()
+    }
+
+    /// The version of the weights that generate.
+    pub fn version(&self) -> u64 {
+        self.app.engine.version()
+    }
+
+    /// Sequences that run, and that wait.
+    pub fn load(&self) -> (usize, usize) {
+        let load = self.app.engine.load();
+        (load.running, load.waiting)
     }
 }
 
@@ -94,39 +137,4 @@ impl Drop for EngineSim {
     fn drop(&mut self) {
         self.kill();
     }
-}
-
-async fn chat(State(config): State<Arc<Config>>, Json(body): Json<Value>) -> Response {
-    let messages: Result<Vec<_>, _> =
-        body["messages"].as_array().into_iter().flatten().map(template::message).collect();
-    let messages = match messages {
-        Ok(messages) => messages,
-        Err(message) => {
-            return (StatusCode::BAD_REQUEST, Json(json!({"error": {"message": message}})))
-                .into_response();
-        }
-    };
-    let prompt = template::render(&messages, true);
-    let policy = Policy { seed: config.seed, mean_tokens: config.mean_tokens };
-    let limit = body["max_tokens"].as_u64().unwrap_or(256);
-    let mut hash = ContextHash::of(&prompt);
-    let mut tokens = Vec::new();
-    while (tokens.len() as u64) < limit && tokens.last() != Some(&MESSAGE_END) {
-        let sample = policy.next(hash, body["seed"].as_u64().unwrap_or(0), config.version);
-        hash.push(sample.token);
-        tokens.push(sample.token);
-    }
-    let finish = if tokens.last() == Some(&MESSAGE_END) { "stop" } else { "length" };
-    Json(json!({
-        "id": "chatcmpl-0", "object": "chat.completion", "created": 0, "model": config.model,
-        "choices": [{
-            "index": 0,
-            "message": {"role": "assistant", "content": Tokenizer.decode_generated(&tokens)},
-            "finish_reason": finish, "token_ids": tokens,
-        }],
-        "prompt_token_ids": prompt,
-        "usage": {"prompt_tokens": prompt.len(), "completion_tokens": tokens.len(),
-                  "total_tokens": prompt.len() + tokens.len()},
-    }))
-    .into_response()
 }

@@ -32,8 +32,9 @@ impl Tokenizer {
                 rest = after;
             } else {
                 // To the next "<" that could begin a special token.
-                let end = rest[1.min(rest.len())..]
+                let end = rest
                     .bytes()
+                    .skip(1)
                     .position(|byte| byte == b'<')
                     .map_or(rest.len(), |at| at + 1);
                 tokens.extend(rest.as_bytes()[..end].iter().map(|&byte| Token::from(byte)));
@@ -83,6 +84,11 @@ mod tests {
     fn special_texts_become_special_tokens() {
         let tokens = Tokenizer.encode("<|im_start|>a<<|im_end|>");
         assert_eq!(tokens, [MESSAGE_START, u32::from(b'a'), u32::from(b'<'), MESSAGE_END]);
+    }
+
+    #[test]
+    fn a_text_may_begin_with_a_long_character() {
+        assert_eq!(Tokenizer.encode("é<"), [0xc3, 0xa9, u32::from(b'<')]);
     }
 
     proptest! {

@@ -1,0 +1,281 @@
+//! `/v1/chat/completions` and `/v1/completions`: requests.
+
+use axum::Json;
+use axum::extract::State;
+use axum::extract::rejection::JsonRejection;
+use axum::http::HeaderMap;
+use axum::response::Response;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::refusal::refuse;
+use super::{App, Shared, TRAJECTORY_HEADERS, answer, header, stream};
+use crate::config::Dialect;
+use crate::engine::{Generation, Refusal, Request};
+use crate::template;
+use crate::text::TextStream;
+use crate::tokenizer::{MESSAGE_END, Token, Tokenizer, VOCABULARY};
+
+/// Choices of one request.
+const MAX_CHOICES: usize = 64;
+
+/// The fields that are simulated; others are ignored, as temperature is.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Body {
+    model: Option<String>,
+    messages: Option<Vec<Value>>,
+    prompt: Option<Prompt>,
+    max_tokens: Option<usize>,
+    max_completion_tokens: Option<usize>,
+    min_tokens: Option<usize>,
+    n: Option<usize>,
+    stream: Option<bool>,
+    stream_options: Option<StreamOptions>,
+    seed: Option<i64>,
+    stop: Option<OneOrMany>,
+    stop_token_ids: Option<Vec<Token>>,
+    ignore_eos: Option<bool>,
+    include_stop_str_in_output: Option<bool>,
+    logprobs: Option<Value>,
+    top_logprobs: Option<usize>,
+    priority: Option<i64>,
+    return_token_ids: Option<bool>,
+    return_tokens_as_token_ids: Option<bool>,
+    add_generation_prompt: Option<bool>,
+    continue_final_message: Option<bool>,
+    tools: Option<Vec<Value>>,
+    tool_choice: Option<Value>,
+    request_id: Option<String>,
+    rid: Option<String>,
+    echo: Option<bool>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Prompt {
+    Text(String),
+    Ids(Vec<Token>),
+    Texts(Vec<String>),
+    Batch(Vec<Vec<Token>>),
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct StreamOptions {
+    include_usage: Option<bool>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+pub(super) enum OneOrMany {
+    One(String),
+    Many(Vec<String>),
+}
+
+impl OneOrMany {
+    /// The stop strings; empty ones stop nothing.
+    pub(super) fn list(self) -> Vec<String> {
+        let mut list = match self {
+            Self::One(one) => vec![one],
+            Self::Many(many) => many,
+        };
+        list.retain(|stop| !stop.is_empty());
+        list
+    }
+}
+
+/// How the answer is to look.
+#[derive(Debug, Clone)]
+pub(super) struct Shape {
+    pub(super) chat: bool,
+    pub(super) dialect: Dialect,
+    pub(super) id: String,
+    pub(super) model: String,
+    pub(super) prompt: Vec<Token>,
+    pub(super) logprobs: bool,
+    pub(super) top_logprobs: usize,
+    pub(super) token_ids: bool,
+    pub(super) names_as_ids: bool,
+    pub(super) usage_at_end: bool,
+    pub(super) stops: Vec<String>,
+    pub(super) include_stop: bool,
+    pub(super) tools: bool,
+}
+
+impl Shape {
+    pub(super) fn text(&self) -> TextStream {
+        TextStream::new(self.stops.clone(), self.include_stop, self.tools)
+    }
+}
+
+type Parsed = Result<Json<Body>, JsonRejection>;
+
+pub(super) async fn chat(State(app): Shared, headers: HeaderMap, body: Parsed) -> Response {
+    respond(&app, &headers, body, true).await
+}
+
+pub(super) async fn completions(State(app): Shared, headers: HeaderMap, body: Parsed) -> Response {
+    respond(&app, &headers, body, false).await
+}
+
+async fn respond(app: &App, headers: &HeaderMap, body: Parsed, chat: bool) -> Response {
+    let dialect = app.engine.config.dialect;
+    let begun = body
+        .map_err(|error| Refusal::bad(error.body_text()))
+        .and_then(|Json(body)| begin(app, headers, body, chat));
+    match begun {
+        Err(refusal) => refuse(dialect, &refusal),
+        Ok((shape, generations, true)) => stream::respond(app, shape, generations),
+        Ok((shape, generations, false)) => answer::respond(app, &shape, generations).await,
+    }
+}
+
+/// Reads the request and gives it to the engine. Tells whether the answer is streamed.
+fn begin(
+    app: &App,
+    headers: &HeaderMap,
+    mut body: Body,
+    chat: bool,
+) -> Result<(Shape, Vec<Generation>, bool), Refusal> {
+    let config = &app.engine.config;
+    if let Some(model) = &body.model
+        && *model != config.model
+    {
+        let message = format!("The model `{model}` does not exist.");
+        return Err(Refusal { status: 404, message });
+    }
+    if body.echo == Some(true) {
+        return Err(Refusal::bad("engine-sim does not simulate `echo`"));
+    }
+    let prompt = if chat { chat_prompt(&body)? } else { completion_prompt(body.prompt.take())? };
+    let max_tokens = max_tokens(app, &body, chat, prompt.len())?;
+    let priority = body.priority.unwrap_or(0);
+    if priority != 0 && config.dialect == Dialect::Vllm && !config.priority_scheduling {
+        return Err(Refusal::bad(format!(
+            "Got priority {priority} but Priority scheduling is not enabled."
+        )));
+    }
+    let rid = body
+        .request_id
+        .take()
+        .or(body.rid.take())
+        .or_else(|| header(headers, &["x-request-id"]).map(Into::into));
+    let prefix = match (config.dialect, chat) {
+        (Dialect::Sglang, _) => "",
+        (_, true) => "chatcmpl-",
+        (_, false) => "cmpl-",
+    };
+    let stops = body.stop.take().map(OneOrMany::list).unwrap_or_default();
+    let tool_choice = body.tool_choice.as_ref().and_then(Value::as_str);
+    let shape = Shape {
+        chat,
+        dialect: config.dialect,
+        id: app.id(prefix, rid.as_deref()),
+        model: config.model.clone(),
+        prompt,
+        logprobs: match &body.logprobs {
+            Some(Value::Bool(wanted)) => *wanted,
+            Some(Value::Number(_)) => true,
+            _ => false,
+        },
+        top_logprobs: body.top_logprobs.unwrap_or(0),
+        token_ids: body.return_token_ids == Some(true) && config.dialect == Dialect::Vllm,
+        names_as_ids: body.return_tokens_as_token_ids == Some(true),
+        usage_at_end: body.stream_options.take().unwrap_or_default().include_usage == Some(true),
+        stops: stops.clone(),
+        include_stop: body.include_stop_str_in_output == Some(true),
+        tools: chat
+            && body.tools.as_ref().is_some_and(|t| !t.is_empty())
+            && tool_choice != Some("none"),
+    };
+    let choices = body.n.unwrap_or(1);
+    if !(1..=MAX_CHOICES).contains(&choices) {
+        return Err(Refusal::bad(format!("n must be in 1..={MAX_CHOICES}, not {choices}")));
+    }
+    let request = Request {
+        id: shape.id.clone(),
+        rid,
+        path: if chat { "/v1/chat/completions" } else { "/v1/completions" },
+        trajectory: header(headers, &TRAJECTORY_HEADERS).map(Into::into),
+        task: header(headers, &["x-rollwright-task"]).map(Into::into),
+        prompt: shape.prompt.clone(),
+        max_tokens,
+        min_tokens: body.min_tokens.unwrap_or(0),
+        ignore_end: body.ignore_eos == Some(true),
+        stop: stops,
+        stop_tokens: body.stop_token_ids.take().unwrap_or_default(),
+        seed: body.seed.unwrap_or(0).cast_unsigned(),
+        priority,
+        rank: if config.dialect == Dialect::Vllm { priority } else { -priority },
+    };
+    let generations = (0..choices as u64)
+        .map(|choice| {
+            let seed = request.seed.wrapping_add(choice);
+            app.engine.submit(Request { seed, ..request.clone() })
+        })
+        .collect::<Result<_, _>>()?;
+    Ok((shape, generations, body.stream == Some(true)))
+}
+
+fn chat_prompt(body: &Body) -> Result<Vec<Token>, Refusal> {
+    let messages = body.messages.as_deref().unwrap_or_default();
+    if messages.is_empty() {
+        return Err(Refusal::bad("messages: at least one is needed"));
+    }
+    let messages = messages
+        .iter()
+        .map(template::message)
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(Refusal::bad)?;
+    let goes_on = body.continue_final_message == Some(true);
+    let reply = body.add_generation_prompt.unwrap_or(!goes_on);
+    if goes_on && reply {
+        return Err(Refusal::bad(
+            "Cannot set both `continue_final_message` and `add_generation_prompt` to True.",
+        ));
+    }
+    let mut prompt = template::render(&messages, reply);
+    if goes_on && let Some(end) = prompt.iter().rposition(|&token| token == MESSAGE_END) {
+        prompt.truncate(end);
+    }
+    Ok(prompt)
+}
+
+fn completion_prompt(prompt: Option<Prompt>) -> Result<Vec<Token>, Refusal> {
+    let ids = match prompt {
+        Some(Prompt::Text(text)) => Tokenizer.encode(&text),
+        Some(Prompt::Ids(ids)) => ids,
+        Some(Prompt::Texts(texts)) if texts.len() == 1 => Tokenizer.encode(&texts[0]),
+        Some(Prompt::Batch(mut batch)) if batch.len() == 1 => batch.remove(0),
+        Some(_) => return Err(Refusal::bad("engine-sim takes one prompt a request")),
+        None => return Err(Refusal::bad("prompt: a string or a list of token ids is needed")),
+    };
+    check_ids(&ids)?;
+    Ok(ids)
+}
+
+/// Ids beyond the vocabulary are refused, as vLLM does.
+pub(super) fn check_ids(ids: &[Token]) -> Result<(), Refusal> {
+    match ids.iter().find(|&&id| id >= VOCABULARY) {
+        Some(id) => Err(Refusal::bad(format!("Token id {id} is out of vocabulary"))),
+        None => Ok(()),
+    }
+}
+
+fn max_tokens(app: &App, body: &Body, chat: bool, prompt: usize) -> Result<usize, Refusal> {
+    let longest = app.engine.config.capacity.longest();
+    let room = longest.saturating_sub(prompt);
+    let asked = body.max_completion_tokens.or(body.max_tokens);
+    let Some(asked) = asked else { return Ok(if chat { room } else { 16.min(room) }) };
+    if asked == 0 {
+        return Err(Refusal::bad("max_tokens must be at least 1, got 0."));
+    }
+    if asked > room && app.engine.config.dialect == Dialect::Vllm {
+        return Err(Refusal::bad(format!(
+            "'max_tokens' or 'max_completion_tokens' is too large: {asked}. This model's maximum \
+             context length is {longest} tokens and your request has {prompt} input tokens."
+        )));
+    }
+    Ok(asked.min(room))
+}
