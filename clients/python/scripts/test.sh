@@ -11,18 +11,20 @@ root=$(cd ../.. && pwd)
 python=${PYTHON:-python3}
 key=$({
   "$python" -VV
-  cat requirements-test.txt pyproject.toml
+  cat requirements-test.txt
 } | sha256sum | cut -c1-16)
 venv="$CACHE/python-$key"
+mkdir -p "$CACHE"
+exec 9>"$venv.lock"
+flock 9
 if [ ! -e "$venv/complete" ]; then
   say "making $venv"
   rm -rf "$venv"
   "$python" -m venv "$venv" || die "'$python -m venv' failed: install python3-venv, or set PYTHON"
   "$venv/bin/pip" install -q --disable-pip-version-check -r requirements-test.txt
-  # Editable, without its dependencies: those are pinned above.
-  "$venv/bin/pip" install -q --disable-pip-version-check --no-deps -e .
   touch "$venv/complete"
 fi
+exec 9>&-
 
 say "checking types, lints and generated files"
 "$venv/bin/python" scripts/unasync.py --check
