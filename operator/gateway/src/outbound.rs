@@ -67,10 +67,15 @@ pub(crate) struct Reply {
 }
 
 impl Reply {
-    /// The body as text, cut to what fits in a sentence.
-    pub(crate) fn excerpt(&self) -> String {
-        let text = String::from_utf8_lossy(&self.body);
-        let text: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    /// The body as text, cut to what fits in a sentence. A service that sends our
+    /// `secret` back does not bring it into a fault.
+    pub(crate) fn excerpt(&self, secret: Option<&HeaderValue>) -> String {
+        let mut text = String::from_utf8_lossy(&self.body).into_owned();
+        let secret = secret.and_then(|header| header.to_str().ok());
+        if let Some(secret) = secret.and_then(|header| header.strip_prefix("Bearer ")) {
+            text = text.replace(secret, "***");
+        }
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
         match text.char_indices().nth(SHOWN) {
             Some((at, _)) => format!("{}...", &text[..at]),
             None => text,

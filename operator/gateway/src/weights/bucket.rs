@@ -9,13 +9,12 @@ use rollwright_core::version::Version;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use tokio::io::AsyncReadExt as _;
-use utoipa::ToSchema;
 
 /// A SHA-256.
 pub(super) type Sha = [u8; 32];
 
 /// A file of a version's weights, whole and immutable.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bucket {
     /// Its file name: 1 to 128 of `[A-Za-z0-9._-]`, not beginning with a dot.
     pub name: String,
@@ -26,7 +25,7 @@ pub struct Bucket {
 }
 
 /// The buckets of a version.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Listing {
     /// The version.
     pub version: u64,
@@ -70,20 +69,10 @@ pub(super) fn to_hex(sha: &Sha) -> String {
     })
 }
 
-/// Reads `X-Rollwright-Sha256`.
-pub(super) fn from_hex(text: &str) -> Result<Sha, Fault> {
-    let text = text.trim();
-    let mut sha = Sha::default();
-    let digits = text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    if digits {
-        for (index, byte) in sha.iter_mut().enumerate() {
-            let pair = &text[2 * index..2 * index + 2];
-            *byte = u8::from_str_radix(pair, 16).unwrap_or_default();
-        }
-        return Ok(sha);
-    }
-    let message = "X-Rollwright-Sha256 is not 64 hexadecimal digits: send the SHA-256 of the body, or leave it out";
-    Err(user("InvalidChecksum", message.to_owned()))
+/// The version was aborted, or is too old: pulling it has no purpose any more.
+pub(super) fn gone(version: Version) -> Fault {
+    let message = format!("version {version} has no buckets any more: pull the current one");
+    Fault::new(FaultKind::Stale, "VersionGone", message)
 }
 
 /// Feeds a file to `hasher`; returns its length.
@@ -142,15 +131,6 @@ mod tests {
         }
         for good in ["model-00001-of-00002.safetensors", "config.json", "0"] {
             check_name(good).unwrap();
-        }
-    }
-
-    #[test]
-    fn digests_are_read_as_they_are_written() {
-        let sha: Sha = Sha256::digest(b"weights").into();
-        assert_eq!(from_hex(&to_hex(&sha)).unwrap(), sha);
-        for bad in ["", "ab", &"g".repeat(64), &"é".repeat(32)] {
-            assert_eq!(from_hex(bad).unwrap_err().reason, "InvalidChecksum", "{bad:?}");
         }
     }
 }

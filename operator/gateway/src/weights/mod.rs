@@ -4,14 +4,12 @@
 //! happens is decided in `rollwright_core::weights`.
 
 mod bucket;
-pub mod http;
 mod origin;
 mod pace;
 mod pull;
-mod range;
 mod store;
 
 pub use bucket::{Bucket, Listing};
 pub use origin::Origin;
 pub use pull::{PullConfig, Pulled, Puller};
-pub use store::{BucketStore, StoreConfig};
+pub use store::{Announced, BucketFile, BucketStore, StoreConfig};

@@ -8,9 +8,8 @@ use http::{HeaderValue, Method, StatusCode};
 use rollwright_core::fault::{Fault, FaultKind};
 use rollwright_core::version::Version;
 use tokio::sync::watch;
-use tokio_util::io::ReaderStream;
 
-use super::bucket::{Bucket, Listing, infrastructure, user};
+use super::bucket::{Bucket, Listing, gone, infrastructure, user};
 use super::store::BucketStore;
 use crate::outbound::{self, Call, CallError, Proxy};
 
@@ -22,7 +21,6 @@ const LIMIT: Duration = Duration::from_secs(15);
 const STALL: Duration = Duration::from_secs(30);
 /// Bytes of a list at most.
 const LIST: usize = 4 << 20;
-const READ: usize = 256 << 10;
 
 /// Where a puller gets buckets from. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -97,13 +95,11 @@ impl Origin {
             Self::Gateway(remote) => remote.read(version, bucket, offset).await,
             Self::Store(store) => {
                 let read = store.read(version, &bucket.name).await;
-                let (_, file) = read.map_err(|fault| match fault.kind {
+                let file = read.map_err(|fault| match fault.kind {
                     FaultKind::User => gone(version),
                     _ => fault,
                 })?;
-                let pieces = ReaderStream::with_capacity(file.at(offset).await?, READ);
-                let pieces = pieces.map(|piece| piece.map_err(|error| broken(&error.to_string())));
-                Ok(Content { from: offset, pieces: pieces.boxed() })
+                Ok(Content { from: offset, pieces: file.bytes(offset..bucket.bytes).await? })
             }
         }
     }
@@ -118,7 +114,7 @@ impl Remote {
     async fn list(&self, version: Version) -> Result<Listing, Fault> {
         let url = format!("{}/rollout/v1/weights/{version}/buckets", self.base);
         let reply = outbound::send(&self.client, self.call(&url)).await.map_err(unanswered)?;
-        check(reply.status, version, || reply.excerpt())?;
+        check(reply.status, version, || reply.excerpt(self.authorization.as_ref()))?;
         serde_json::from_slice(&reply.body)
             .map_err(|error| infrastructure("WeightsOrigin", format!("its list is wrong: {error}")))
     }
@@ -138,16 +134,6 @@ impl Remote {
         });
         Ok(Content { from, pieces: pieces.boxed() })
     }
-}
-
-/// The version was aborted, or is too old: pulling it has no purpose any more.
-fn gone(version: Version) -> Fault {
-    let message = format!("version {version} has no buckets any more: pull the current one");
-    Fault::new(FaultKind::Stale, "VersionGone", message)
-}
-
-fn broken(why: &str) -> Fault {
-    infrastructure("WeightsOrigin", format!("a bucket broke off: {why}"))
 }
 
 #[allow(clippy::needless_pass_by_value)] // for map_err

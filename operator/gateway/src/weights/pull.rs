@@ -11,6 +11,7 @@ use rollwright_core::version::Version;
 use sha2::{Digest as _, Sha256};
 use tokio::fs::{self, File};
 use tokio::io::AsyncWriteExt as _;
+use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::bucket::{
@@ -60,18 +61,26 @@ pub struct Pulled {
 pub struct Puller {
     origin: Origin,
     config: PullConfig,
+    /// What was pulled last. Workers of one node pull through one puller: the first
+    /// fetches, the others wait for it.
+    last: Mutex<Option<Pulled>>,
 }
 
 impl Puller {
     /// A puller of `origin`.
     pub fn new(origin: Origin, config: PullConfig) -> Self {
-        Self { origin, config }
+        Self { origin, config, last: Mutex::new(None) }
     }
 
     /// Fetches the buckets of `version` as they are pushed, until it is complete. Deletes
     /// all versions but it and those of `keep`. Dropping the future stops it, and what
-    /// came is used again. [`FaultKind::Stale`]: the version was aborted meanwhile.
+    /// came is used again; calls for the same version share one pull. [`FaultKind::Stale`]: the version was aborted meanwhile.
     pub async fn pull(&self, version: Version, keep: &[Version]) -> Result<Pulled, Fault> {
+        let mut last = self.last.lock().await;
+        if let Some(pulled) = last.as_ref().filter(|pulled| pulled.version == version) {
+            return Ok(pulled.clone());
+        }
+        *last = None;
         let root = &self.config.dir;
         let dir = directory(root, version);
         fs::create_dir_all(&dir).await.map_err(|error| disk(&dir, &error))?;
@@ -83,7 +92,8 @@ impl Puller {
         sweep(&dir, &listing).await.map_err(|error| disk(&dir, &error))?;
         let Moved { bytes, resumed } = moved;
         let (pull, exposed) = (clock.busy, clock.exposed);
-        Ok(Pulled { version, path: dir, bytes, resumed, pull, exposed })
+        let pulled = Pulled { version, path: dir, bytes, resumed, pull, exposed };
+        Ok(last.insert(pulled).clone())
     }
 }
 

@@ -6,26 +6,31 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use futures::{Stream, StreamExt as _};
+use futures::stream::{BoxStream, Stream, StreamExt as _};
 use rollwright_core::fault::{Fault, FaultKind};
 use rollwright_core::version::Version;
 use sha2::{Digest as _, Sha256};
 use tokio::fs::{self, File};
-use tokio::io::{AsyncSeekExt as _, AsyncWriteExt as _, SeekFrom};
+use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _, AsyncWriteExt as _, SeekFrom};
 use tokio::sync::watch;
+use tokio_util::io::ReaderStream;
 
 use super::bucket::{
-    Bucket, Listing, Sha, check_name, directory, disk, infrastructure, remove, retain, to_hex, user,
+    Bucket, Listing, Sha, check_name, directory, disk, gone, infrastructure, remove, retain,
+    to_hex, user,
 };
 
 /// Bytes that go to the disk in one write.
 const WRITE: usize = 1 << 20;
+/// Bytes read from the disk at once.
+const READ: usize = 256 << 10;
 
 /// Where and how much.
 #[derive(Debug, Clone)]
@@ -169,6 +174,20 @@ impl BucketStore {
         retain(dir, keep).await.map_err(|error| disk(dir, &error))
     }
 
+    /// Returns when `version` is complete. [`FaultKind::Stale`] when it was aborted. What
+    /// an engine on this machine waits for instead of a pull: see [`Self::path`].
+    pub async fn complete(&self, version: Version) -> Result<(), Fault> {
+        let mut changes = self.changes();
+        loop {
+            let listing = self.list(version).map_err(|_| gone(version))?;
+            if listing.complete {
+                return Ok(());
+            }
+            // The sender lives as long as this store.
+            drop(changes.changed().await);
+        }
+    }
+
     /// The directory that holds the buckets of `version`, for engines on this machine.
     pub fn path(&self, version: Version) -> PathBuf {
         directory(&self.0.config.dir, version)
@@ -191,31 +210,25 @@ impl BucketStore {
         Some(last.duration_since(first))
     }
 
-    /// Refuses a bucket whose announced length is too much before a byte of it is read.
-    pub(super) fn fits(&self, name: &str, announced: Option<u64>) -> Result<(), Fault> {
-        let most = self.0.config.max_bucket;
-        if announced.is_some_and(|bytes| bytes > most) {
-            Err(too_large(name, most))
-        } else {
-            Ok(())
-        }
-    }
-
     /// Takes a bucket as it comes. A bucket that is there already with the same content is
     /// success, so that an upload may be repeated.
     pub async fn put<E: Display>(
         &self,
         version: Version,
         name: &str,
-        expected: Option<Sha>,
+        announced: Announced,
         body: impl Stream<Item = Result<Bytes, E>> + Send,
     ) -> Result<Bucket, Fault> {
         check_name(name)?;
+        let most = self.0.config.max_bucket;
+        if announced.length.is_some_and(|bytes| bytes > most) {
+            return Err(too_large(name, most));
+        }
         let mut upload = Upload::begin(self, version, name)?;
         let file = fs::File::create_new(&upload.partial).await;
         let file = file.map_err(|error| disk(&upload.partial, &error))?;
         let sha = upload.receive(file, body).await?;
-        if let Some(expected) = expected
+        if let Some(expected) = announced.sha256
             && expected != sha
         {
             let message = format!(
@@ -228,12 +241,8 @@ impl BucketStore {
         upload.publish(&sha).await
     }
 
-    /// Opens a bucket for reading from `offset`.
-    pub(super) async fn read(
-        &self,
-        version: Version,
-        name: &str,
-    ) -> Result<(Bucket, BucketFile), Fault> {
+    /// Opens a bucket for reading.
+    pub async fn read(&self, version: Version, name: &str) -> Result<BucketFile, Fault> {
         let bucket = {
             let versions = self.versions();
             let held = versions.get(&version).ok_or_else(|| unknown(version))?;
@@ -245,22 +254,44 @@ impl BucketStore {
             std::io::ErrorKind::NotFound => missing(version, name),
             _ => disk(&path, &error),
         })?;
-        Ok((bucket, BucketFile { file, path }))
+        Ok(BucketFile { bucket, file, path })
     }
 }
 
-/// A bucket that is open.
-pub(super) struct BucketFile {
+/// What the sender says of a bucket before it sends it.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Announced {
+    /// Its digest.
+    pub sha256: Option<[u8; 32]>,
+    /// Its length: one that is too long is refused before a byte of it is read.
+    pub length: Option<u64>,
+}
+
+/// A bucket that is open: all of it can be read, even when its version is deleted.
+#[derive(Debug)]
+pub struct BucketFile {
+    bucket: Bucket,
     file: File,
     path: PathBuf,
 }
 
 impl BucketFile {
-    /// From `offset` on.
-    pub(super) async fn at(mut self, offset: u64) -> Result<File, Fault> {
-        let sought = self.file.seek(SeekFrom::Start(offset)).await;
-        sought.map_err(|error| disk(&self.path, &error))?;
-        Ok(self.file)
+    /// Which.
+    pub fn bucket(&self) -> &Bucket {
+        &self.bucket
+    }
+
+    /// The bytes of `range`, which must lie inside.
+    pub async fn bytes(
+        mut self,
+        range: Range<u64>,
+    ) -> Result<BoxStream<'static, Result<Bytes, Fault>>, Fault> {
+        let path = self.path;
+        let sought = self.file.seek(SeekFrom::Start(range.start)).await;
+        sought.map_err(|error| disk(&path, &error))?;
+        let part = self.file.take(range.end.saturating_sub(range.start));
+        let pieces = ReaderStream::with_capacity(part, READ);
+        Ok(pieces.map(move |piece| piece.map_err(|error| disk(&path, &error))).boxed())
     }
 }
 

@@ -93,38 +93,42 @@ impl Requests {
             };
             infrastructure(reason, message)
         })?;
-        check(&reply, shown, base)?;
+        self.check(&reply, shown)?;
         Ok(reply)
+    }
+
+    fn check(&self, reply: &Reply, path: &str) -> Result<(), Fault> {
+        let (status, base) = (reply.status, &self.base);
+        if matches!(status, StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED) {
+            let message = format!(
+                "the engine at {base} has no {path}: use a version that has it (vLLM: start it with VLLM_SERVER_DEV_MODE=1), and check engine.type"
+            );
+            return Err(infrastructure(NO_ENDPOINT, message));
+        }
+        if matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
+            let message = format!("the engine at {base} refused {path}: give its API key");
+            return Err(infrastructure("EngineUnauthorized", message));
+        }
+        if !status.is_success() {
+            let said = self.excerpt(reply);
+            let message = format!("{path} of the engine at {base} answered {status}: {said}");
+            return Err(infrastructure("EngineRefused", message));
+        }
+        if said_error(&reply.body) {
+            let said = self.excerpt(reply);
+            let message = format!("{path} of the engine at {base} answered an error: {said}");
+            return Err(infrastructure("EngineRefused", message));
+        }
+        Ok(())
+    }
+
+    pub(super) fn excerpt(&self, reply: &Reply) -> String {
+        reply.excerpt(self.authorization.as_ref())
     }
 }
 
 /// Reason of the fault of a call that the engine does not offer.
 const NO_ENDPOINT: &str = "EngineHasNoEndpoint";
-
-fn check(reply: &Reply, path: &str, base: &str) -> Result<(), Fault> {
-    let status = reply.status;
-    if matches!(status, StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED) {
-        let message = format!(
-            "the engine at {base} has no {path}: use a version that has it (vLLM: start it with VLLM_SERVER_DEV_MODE=1), and check engine.type"
-        );
-        return Err(infrastructure(NO_ENDPOINT, message));
-    }
-    if matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
-        let message = format!("the engine at {base} refused {path}: give its API key");
-        return Err(infrastructure("EngineUnauthorized", message));
-    }
-    if !status.is_success() {
-        let said = reply.excerpt();
-        let message = format!("{path} of the engine at {base} answered {status}: {said}");
-        return Err(infrastructure("EngineRefused", message));
-    }
-    if said_error(&reply.body) {
-        let said = reply.excerpt();
-        let message = format!("{path} of the engine at {base} answered an error: {said}");
-        return Err(infrastructure("EngineRefused", message));
-    }
-    Ok(())
-}
 
 /// Engines answer some failures with a 200: `success: false` (SGLang, vLLM's
 /// `/reset_prefix_cache`), an `error`, or an OpenAI error object.

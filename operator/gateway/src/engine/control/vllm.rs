@@ -96,7 +96,7 @@ async fn expect_paused(requests: &Requests, paused: bool, limit: Duration) -> Re
     let message = format!(
         "the engine at {} answered {told}, but /is_paused says {}",
         requests.base(),
-        reply.excerpt()
+        requests.excerpt(&reply)
     );
     Err(Fault::new(FaultKind::Infrastructure, "EngineRefused", message))
 }

@@ -1,0 +1,43 @@
+//! What carries out a score that `rollwright_core::reward` decided on. A scorer answers
+//! with a finite number or with a typed fault, and a fault never becomes a number.
+//!
+//! Dropping [`Scorer::score`] cancels it: the action is cancelled and its sandbox closed,
+//! or the connection to the service ends. How many run at once, how often one is tried and
+//! when it is given up, are the core's decisions.
+
+mod artefacts;
+mod gpu;
+mod judge;
+mod sandbox;
+mod serverless;
+mod subject;
+
+use rollwright_core::fault::Fault;
+
+pub use gpu::GpuScorer;
+pub use sandbox::SandboxScorer;
+pub use serverless::ServerlessScorer;
+pub use subject::{Subject, Tokens};
+
+/// One reward service of the job. Cheap to clone.
+#[derive(Debug, Clone)]
+pub enum Scorer {
+    /// A command in a sandbox.
+    Sandbox(SandboxScorer),
+    /// An endpoint that somebody else runs.
+    Serverless(ServerlessScorer),
+    /// A model on GPUs.
+    Gpu(GpuScorer),
+}
+
+impl Scorer {
+    /// The reward of a trajectory, a finite number. `attempt` counts the calls for this
+    /// trajectory from 1: the same attempt, made again, never runs a command twice.
+    pub async fn score(&self, subject: &Subject, attempt: u32) -> Result<f64, Fault> {
+        match self {
+            Self::Sandbox(scorer) => scorer.score(subject, attempt).await,
+            Self::Serverless(scorer) => scorer.score(subject).await,
+            Self::Gpu(scorer) => scorer.score(subject).await,
+        }
+    }
+}

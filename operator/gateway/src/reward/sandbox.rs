@@ -1,0 +1,216 @@
+//! A command in a sandbox: by default a pristine one that the policy never touched, with
+//! only the named artefacts copied in, since a policy can edit what grades it.
+
+use rollwright_core::fault::{Fault, FaultKind};
+use rollwright_core::ids::{MAX_LEN, TrajectoryId};
+use rollwright_crds::command::CommandLine;
+use rollwright_crds::reward::SandboxReward;
+use rollwright_proto::v1 as pb;
+use rollwright_proto::v1::command::Program;
+use sha2::{Digest as _, Sha256};
+
+use super::artefacts;
+use super::subject::Subject;
+use crate::actions::{Actions, Release, Run};
+
+/// Characters of the output shown in a fault.
+const SHOWN: usize = 300;
+
+/// Runs the command of a `RewardService` on the queue. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct SandboxScorer {
+    actions: Actions,
+    template: String,
+    profile: String,
+    command: CommandLine,
+    pristine: bool,
+    copy: Vec<String>,
+}
+
+impl SandboxScorer {
+    /// A scorer on the queue behind `actions`, which `service.queue` names.
+    pub fn new(actions: Actions, service: &SandboxReward) -> Self {
+        Self {
+            actions,
+            template: service.template.to_string(),
+            profile: service.profile.to_string(),
+            command: service.command.clone(),
+            pristine: service.pristine,
+            copy: service.copy.clone(),
+        }
+    }
+
+    /// The number in the last line of the command's standard output. A program that fails
+    /// or prints none is an `action` fault: only a printed 0 is a reward of 0.
+    pub async fn score(&self, subject: &Subject, attempt: u32) -> Result<f64, Fault> {
+        let trajectory = &subject.trajectory;
+        let name = name(trajectory, attempt);
+        if !self.pristine {
+            let guard = Guard::new(&self.actions, Release::Action(name.clone()));
+            let ran = self.run(&name, trajectory.as_str()).await;
+            guard.keep();
+            return reward(&ran?);
+        }
+        // Whatever happens below, the sandbox is closed when it is over.
+        let _guard = Guard::new(&self.actions, Release::Sandbox(name.clone()));
+        self.actions.open(&name, &self.template).await?;
+        for path in &self.copy {
+            artefacts::copy(&self.actions, trajectory.as_str(), &name, path).await?;
+        }
+        reward(&self.run(&name, &name).await?)
+    }
+
+    async fn run(&self, action: &str, sandbox: &str) -> Result<Run, Fault> {
+        let CommandLine { shell, argv, timeout } = &self.command;
+        let program = match (shell, argv) {
+            (Some(shell), _) => Some(Program::Shell(shell.clone())),
+            (None, Some(args)) => Some(Program::Argv(pb::Argv { args: args.clone() })),
+            (None, None) => None,
+        };
+        let request = pb::ExecuteRequest {
+            action_id: action.to_owned(),
+            trajectory_id: sandbox.to_owned(),
+            profile: self.profile.clone(),
+            command: Some(pb::Command { program, ..pb::Command::default() }),
+            timeout: timeout.duration().try_into().ok(),
+            ..pb::ExecuteRequest::default()
+        };
+        self.actions.run(&request).await
+    }
+}
+
+/// The id of the action, and of the pristine sandbox: `ID.reward`, `ID.reward.2` and so
+/// on. Another attempt is another action, since the result of the first is stored.
+fn name(trajectory: &TrajectoryId, attempt: u32) -> String {
+    let suffix = if attempt <= 1 { ".reward".to_owned() } else { format!(".reward.{attempt}") };
+    let id = trajectory.as_str();
+    if id.len() + suffix.len() <= MAX_LEN {
+        return format!("{id}{suffix}");
+    }
+    let digest: String =
+        Sha256::digest(id.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{digest}{suffix}")
+}
+
+/// Gives something back when it is dropped, so also when nobody waits any more.
+struct Guard<'a> {
+    actions: &'a Actions,
+    release: Option<Release>,
+}
+
+impl<'a> Guard<'a> {
+    fn new(actions: &'a Actions, release: Release) -> Self {
+        Self { actions, release: Some(release) }
+    }
+
+    /// There is nothing to give back any more.
+    fn keep(mut self) {
+        self.release = None;
+    }
+}
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        if let Some(release) = self.release.take() {
+            self.actions.later(release);
+        }
+    }
+}
+
+fn reward(run: &Run) -> Result<f64, Fault> {
+    let action = |reason: &'static str, what: String| {
+        let (out, err) = (shown(&run.stdout), shown(&run.stderr));
+        let message = format!(
+            "the reward command {what}; it must print the reward as its last line and exit with 0. Standard output ends: {out:?}, standard error: {err:?}"
+        );
+        Err(Fault::new(FaultKind::Action, reason, message))
+    };
+    let finished = &run.finished;
+    if finished.out_of_memory {
+        return action("RewardOutOfMemory", "ran out of memory".to_owned());
+    }
+    match (finished.exit_code, finished.signal) {
+        (Some(0), _) => {}
+        (Some(code), _) => return action("RewardFailed", format!("exited with {code}")),
+        (None, Some(signal)) => {
+            return action("RewardFailed", format!("was ended by signal {signal}"));
+        }
+        (None, None) => return action("RewardFailed", "ended without an exit code".to_owned()),
+    }
+    let text = String::from_utf8_lossy(&run.stdout);
+    let last = text.trim_end().lines().next_back().unwrap_or_default().trim();
+    match last.parse::<f64>() {
+        Ok(reward) if reward.is_finite() => Ok(reward),
+        _ => action("RewardNotANumber", "printed no finite number".to_owned()),
+    }
+}
+
+/// The end of an output, cut to what fits in a sentence.
+fn shown(output: &[u8]) -> String {
+    let text = String::from_utf8_lossy(output);
+    let text = text.trim_end();
+    let from = text.char_indices().rev().nth(SHOWN - 1).map_or(0, |(at, _)| at);
+    text[from..].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn printed(stdout: &str, exit_code: i32) -> Run {
+        let finished = pb::Finished { exit_code: Some(exit_code), ..pb::Finished::default() };
+        Run { finished, stdout: stdout.into(), stderr: b"Traceback".to_vec() }
+    }
+
+    #[test]
+    fn the_last_line_counts() {
+        for (stdout, expected) in [
+            ("1", 1.0),
+            ("2 passed\n0.25\n", 0.25),
+            ("0\n", 0.0),
+            ("5\n-1e-3  \n\n", -0.001),
+            ("log\r\n0.5\r\n", 0.5),
+        ] {
+            assert!((reward(&printed(stdout, 0)).unwrap() - expected).abs() < 1e-12, "{stdout:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_reward_is_a_fault_and_never_nought() {
+        for (run, reason) in [
+            (printed("", 0), "RewardNotANumber"),
+            (printed("passed", 0), "RewardNotANumber"),
+            (printed("1\npassed", 0), "RewardNotANumber"),
+            (printed("NaN", 0), "RewardNotANumber"),
+            (printed("inf", 0), "RewardNotANumber"),
+            (printed("1e999", 0), "RewardNotANumber"),
+            (printed("reward: 1", 0), "RewardNotANumber"),
+            (printed("1", 1), "RewardFailed"),
+            (Run::default(), "RewardFailed"),
+        ] {
+            let fault = reward(&run).unwrap_err();
+            assert_eq!((fault.kind, fault.reason.as_ref()), (FaultKind::Action, reason), "{run:?}");
+        }
+        let fault = reward(&printed("3 failed", 2)).unwrap_err();
+        for part in ["exited with 2", "3 failed", "Traceback"] {
+            assert!(fault.message.contains(part), "{fault}");
+        }
+    }
+
+    #[test]
+    fn long_output_is_shown_by_its_end() {
+        let long = format!("{}äöü-end", "x".repeat(10_000));
+        let shown = shown(long.as_bytes());
+        assert!(shown.ends_with("äöü-end") && shown.chars().count() == SHOWN, "{shown}");
+    }
+
+    #[test]
+    fn names_are_stable_distinct_and_short_enough() {
+        let id = TrajectoryId::new("g.1").unwrap();
+        assert_eq!((name(&id, 1).as_str(), name(&id, 2).as_str()), ("g.1.reward", "g.1.reward.2"));
+        let long = |last: &str| TrajectoryId::new(&format!("{}{last}", "x".repeat(127))).unwrap();
+        let (a, b) = (name(&long("a"), u32::MAX), name(&long("b"), u32::MAX));
+        assert!(a != b && a.len() <= MAX_LEN, "{a}");
+        assert!(TrajectoryId::new(&a).is_ok());
+    }
+}
