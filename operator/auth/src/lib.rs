@@ -2,12 +2,16 @@
 //! API key over TCP. Queue and gateway ask here.
 #![forbid(unsafe_code)]
 
+mod metrics;
+
 use std::path::{Path, PathBuf};
 
 use rollwright_core::fault::{Fault, FaultKind};
 use rollwright_core::ids::JobId;
 use sha2::{Digest as _, Sha256};
 use subtle::{ConditionallySelectable as _, ConstantTimeEq as _};
+
+pub use metrics::{MetricsError, MetricsListen, MetricsListener};
 
 /// The job of requests that name none.
 pub const DEFAULT_JOB: &str = "default";

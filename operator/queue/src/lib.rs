@@ -21,8 +21,8 @@ mod server;
 mod store;
 
 pub use config::{Profile, QueueConfig, Template};
-pub use listen::{AgentListen, Listen, ListenError, MetricsListen, TlsFiles};
-pub use rollwright_auth::{ApiKeys, KeysError};
+pub use listen::{AgentListen, Listen, ListenError, TlsFiles};
+pub use rollwright_auth::{ApiKeys, KeysError, MetricsListen};
 pub use server::{Listeners, QueueError, QueueServer, run};
 pub use store::StoreError;
 pub use tokio_util::sync::CancellationToken;

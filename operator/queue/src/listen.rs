@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use tokio::net::{TcpListener, UnixListener};
 use tonic::transport::{Certificate, Identity, ServerTlsConfig};
 
-use rollwright_auth::{ApiKeys, KeysError};
+use rollwright_auth::{ApiKeys, KeysError, MetricsError};
 
 /// Where callers connect.
 #[derive(Debug, Clone)]
@@ -48,21 +48,6 @@ pub struct TlsFiles {
     pub client_ca: PathBuf,
 }
 
-/// Where metrics and health are served.
-#[derive(Debug, Clone)]
-pub struct MetricsListen {
-    /// Address and port.
-    pub addr: SocketAddr,
-    /// File with a bearer token; needed unless the address is a loopback one.
-    pub token_file: Option<PathBuf>,
-}
-
-impl Default for MetricsListen {
-    fn default() -> Self {
-        Self { addr: SocketAddr::from(([127, 0, 0, 1], 9465)), token_file: None }
-    }
-}
-
 /// Why the queue does not listen.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
@@ -76,9 +61,9 @@ pub enum ListenError {
         "agents on {0} would not be authenticated: give certificate, key and client CA for mutual TLS, or listen on a Unix socket"
     )]
     NoTls(SocketAddr),
-    /// Metrics for everybody.
-    #[error("metrics on {0} could be read by everybody: give a token file, or a loopback address")]
-    NoToken(SocketAddr),
+    /// Metrics cannot be served.
+    #[error(transparent)]
+    Metrics(#[from] MetricsError),
     /// The API keys cannot be read.
     #[error(transparent)]
     Keys(#[from] KeysError),
@@ -139,23 +124,6 @@ impl AgentListen {
                 let config = ServerTlsConfig::new().identity(identity).client_ca_root(authority);
                 Ok((tcp(*addr).await?, Some(config)))
             }
-        }
-    }
-}
-
-impl MetricsListen {
-    pub(crate) async fn bind(&self) -> Result<(TcpListener, Option<String>), ListenError> {
-        let token = match &self.token_file {
-            Some(path) => Some(String::from_utf8_lossy(&read(path)?).trim().to_owned()),
-            None => None,
-        };
-        let guarded = token.as_ref().is_some_and(|token| !token.is_empty());
-        if !self.addr.ip().is_loopback() && !guarded {
-            return Err(ListenError::NoToken(self.addr));
-        }
-        match tcp(self.addr).await? {
-            Bound::Tcp(listener) => Ok((listener, token.filter(|_| guarded))),
-            Bound::Unix(..) => Err(ListenError::NoToken(self.addr)),
         }
     }
 }

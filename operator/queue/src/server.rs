@@ -6,14 +6,12 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{Request, State};
-use axum::http::{StatusCode, header};
+use axum::http::header;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
-use axum::routing::get;
 use axum::serve::ListenerExt as _;
 use rollwright_proto::v1::action_service_server::ActionServiceServer;
 use rollwright_proto::v1::agent_link_server::AgentLinkServer;
-use subtle::ConstantTimeEq as _;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_stream::wrappers::{TcpListenerStream, UnixListenerStream};
@@ -26,13 +24,13 @@ use crate::fault::status;
 use crate::grpc::{ActionApi, LinkApi};
 use crate::http;
 use crate::http::ApiError;
-use crate::listen::{AgentListen, Bound, Listen, ListenError, MetricsListen};
+use crate::listen::{AgentListen, Bound, Listen, ListenError};
 use crate::lookups::{LastWords, spawn_lookups};
 use crate::mailbox::Budget;
 use crate::metrics::Metrics;
 use crate::scheduler::{Handle, INBOX, Input, Parts, Scheduler};
 use crate::store::{Retention, Store, StoreError, Writer};
-use rollwright_auth::{ApiKeys, Caller};
+use rollwright_auth::{ApiKeys, Caller, MetricsListen, MetricsListener};
 
 /// Time for open streams to end at a shutdown.
 const DRAIN: Duration = Duration::from_secs(5);
@@ -83,7 +81,7 @@ pub struct QueueServer {
     heartbeat: Duration,
     callers: (Bound, Option<ApiKeys>),
     agents: (Bound, Option<ServerTlsConfig>),
-    metrics: Option<(tokio::net::TcpListener, Option<String>)>,
+    metrics: Option<MetricsListener>,
     stopped: CancellationToken,
 }
 
@@ -102,7 +100,7 @@ impl QueueServer {
         let callers = listeners.callers.bind().await?;
         let agents = listeners.agents.bind().await?;
         let metrics_listener = match &listeners.metrics {
-            Some(listen) => Some(listen.bind().await?),
+            Some(listen) => Some(listen.bind().await.map_err(ListenError::from)?),
             None => None,
         };
         let clock = Clock::new();
@@ -160,7 +158,7 @@ impl QueueServer {
 
     /// Address of the metrics listener.
     pub fn metrics_addr(&self) -> Option<SocketAddr> {
-        self.metrics.as_ref().and_then(|(listener, _)| listener.local_addr().ok())
+        self.metrics.as_ref().and_then(MetricsListener::addr)
     }
 
     /// Serves until `shutdown`, or until the store or a listener fails.
@@ -172,8 +170,10 @@ impl QueueServer {
         let (bound, tls) = self.agents;
         let link = LinkApi::new(self.handle.clone(), self.heartbeat);
         servers.spawn(serve_agents(bound, tls, link, stopped.clone()));
-        if let Some((listener, token)) = self.metrics {
-            let routes = metrics_routes(&self.handle, token);
+        if let Some(listener) = self.metrics {
+            let metrics = Arc::clone(&self.handle.metrics);
+            let (listener, routes) = listener.routes(move || metrics.render());
+            let routes = routes.merge(http::probes(self.handle.clone()));
             let until = stopped.clone().cancelled_owned();
             servers.spawn(async move {
                 axum::serve(listener, routes).with_graceful_shutdown(until).await?;
@@ -321,31 +321,4 @@ fn remove_socket(path: &std::path::Path) {
     if let Err(error) = std::fs::remove_file(path) {
         tracing::debug!(%error, path = %path.display(), "cannot remove the socket");
     }
-}
-
-fn metrics_routes(handle: &Handle, token: Option<String>) -> Router {
-    let metrics = Arc::clone(&handle.metrics);
-    let render = async move || match metrics.render() {
-        Ok(text) => ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response(),
-        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
-    };
-    Router::new()
-        .route("/metrics", get(render))
-        .layer(middleware::from_fn_with_state(Arc::new(token), guard_metrics))
-        .merge(http::probes(handle.clone()))
-}
-
-async fn guard_metrics(
-    State(token): State<Arc<Option<String>>>,
-    request: Request,
-    next: Next,
-) -> Response {
-    if let Some(token) = token.as_ref() {
-        let header = request.headers().get(header::AUTHORIZATION);
-        let given = header.and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
-        if !given.is_some_and(|given| bool::from(given.ct_eq(token.as_bytes()))) {
-            return StatusCode::UNAUTHORIZED.into_response();
-        }
-    }
-    next.run(request).await
 }
