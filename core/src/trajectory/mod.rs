@@ -194,3 +194,6 @@ fn split(trajectory: &str) -> Option<(&str, u32)> {
     let (group, number) = trajectory.rsplit_once('.')?;
     number.parse().ok().map(|number| (group, number))
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,8 @@
+//! Groups and their buffer against a model of disk, drivers, engines and services.
+
+mod chaos;
+mod disk;
+mod outside;
+mod pipeline;
+mod rules;
+mod world;
