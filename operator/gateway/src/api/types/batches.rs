@@ -111,3 +111,11 @@ pub struct VersionRange {
     /// The version that generated them.
     pub version: u64,
 }
+
+/// A batch that is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(example = json!({"id": 3}))]
+pub struct Acknowledged {
+    /// Its number.
+    pub id: u64,
+}

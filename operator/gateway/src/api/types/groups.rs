@@ -1,9 +1,11 @@
 //! `/rollout/v1/groups`.
 
+use std::time::Duration;
+
 use rollwright_core::ids::{GroupId, Task};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 
 use super::trajectories::State;
 use super::{FaultBody, field};
@@ -101,4 +103,15 @@ pub struct GroupTrajectory {
     /// Why it was aborted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fault: Option<FaultBody>,
+}
+
+/// How long a caller waits.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct Wait {
+    /// For how many seconds to wait, at most 600; 0 where not given.
+    #[serde(default, deserialize_with = "field::wait")]
+    #[param(value_type = Option<f64>, minimum = 0, maximum = 600)]
+    pub wait: Option<Duration>,
 }

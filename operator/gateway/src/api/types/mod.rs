@@ -8,16 +8,18 @@ mod status;
 mod trajectories;
 mod weights;
 
-pub use self::batches::{BatchBody, BatchGroupBody, RecordBody, TakeBatch, VersionRange};
-pub use self::groups::{Group, GroupState, GroupTrajectory, OpenGroup, Tokens};
+pub use self::batches::{
+    Acknowledged, BatchBody, BatchGroupBody, RecordBody, TakeBatch, VersionRange,
+};
+pub use self::groups::{Group, GroupState, GroupTrajectory, OpenGroup, Tokens, Wait};
 pub use self::status::{BatchCounts, BufferReport, StatusReport, TrajectoryCounts, WorkerReport};
 pub use self::trajectories::{
     AbortTrajectory, CompleteTrajectory, RecordedTokens, State, Step, StepTaken, Trajectory,
     TrajectoryState,
 };
 pub use self::weights::{
-    AbortWeights, BeginWeights, Begun, Bucket, CommitWeights, Committed, Transfer, WeightsReport,
-    WeightsWorker, WorkerUrl,
+    AbortWeights, BeginWeights, Begun, Bucket, CommitWeights, Committed, Transfer, UpdateAborted,
+    WeightsReport, WeightsWorker, WorkerUrl,
 };
 
 use rollwright_core::fault::Fault;

@@ -134,3 +134,11 @@ pub struct WeightsWorker {
     /// Whether it serves, updates, or is out of service.
     pub state: String,
 }
+
+/// An update that was given up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(example = json!({"version": 8}))]
+pub struct UpdateAborted {
+    /// The version that was begun.
+    pub version: u64,
+}
