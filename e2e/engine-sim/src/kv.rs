@@ -47,7 +47,7 @@ impl PrefixCache {
         let mut hash = ContextHash::of(&[]);
         let usable = context.len().saturating_sub(1);
         for tokens in context[..usable].chunks_exact(self.block) {
-            tokens.iter().for_each(|&token| hash.push(token));
+            hash.extend(tokens);
             self.tick += 1;
             let Some(block) = self.held.get_mut(&hash) else { break };
             self.uses.remove(&block.used);
@@ -64,7 +64,7 @@ impl PrefixCache {
     pub(crate) fn insert(&mut self, context: &[Token], version: u64, room: Option<usize>) {
         let mut hash = ContextHash::of(&[]);
         for tokens in context.chunks_exact(self.block) {
-            tokens.iter().for_each(|&token| hash.push(token));
+            hash.extend(tokens);
             self.tick += 1;
             let block = self.held.entry(hash).or_insert(Block { used: 0, version });
             self.uses.remove(&block.used);

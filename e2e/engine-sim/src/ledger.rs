@@ -6,6 +6,8 @@ use serde::Serialize;
 
 /// Entries kept of each list.
 const KEPT: usize = 1000;
+/// Characters kept of an id or a path.
+const TEXT: usize = 512;
 /// Versions kept of a request.
 const VERSIONS: usize = 16;
 
@@ -117,7 +119,10 @@ pub(crate) struct Ledger {
 
 impl Ledger {
     /// Opens a record; the number finds it again.
-    pub(crate) fn open(&mut self, record: RequestRecord) -> u64 {
+    pub(crate) fn open(&mut self, mut record: RequestRecord) -> u64 {
+        record.id = short(&record.id);
+        record.rid = record.rid.as_deref().map(short);
+        record.trajectory = record.trajectory.as_deref().map(short);
         if self.requests.len() == KEPT {
             self.requests.pop_front();
             self.first += 1;
@@ -140,7 +145,8 @@ impl Ledger {
         }
     }
 
-    pub(crate) fn call(&mut self, call: CallRecord) {
+    pub(crate) fn call(&mut self, mut call: CallRecord) {
+        call.uri = short(&call.uri);
         if self.calls.len() == KEPT {
             self.calls.pop_front();
         }
@@ -170,6 +176,11 @@ impl Ledger {
     pub(crate) fn counts(&self) -> &BTreeMap<ViolationKind, u64> {
         &self.counts
     }
+}
+
+/// What clients name is cut.
+fn short(text: &str) -> String {
+    text.chars().take(TEXT).collect()
 }
 
 #[cfg(test)]

@@ -34,10 +34,15 @@ impl ContextHash {
     /// The hash of `context`.
     pub fn of(context: &[Token]) -> Self {
         let mut hash = Self(0x524f_4c4c);
-        for &token in context {
-            hash.push(token);
-        }
+        hash.extend(context);
         hash
+    }
+
+    /// Appends tokens.
+    pub fn extend(&mut self, tokens: &[Token]) {
+        for &token in tokens {
+            self.push(token);
+        }
     }
 
     /// Appends a token.

@@ -1,4 +1,4 @@
-//! The chat template (ChatML), both ways: messages to a prompt, and a context back to
+//! The chat template (`ChatML`), both ways: messages to a prompt, and a context back to
 //! messages, so that scripts also see what was sent as token ids.
 
 use serde_json::Value;

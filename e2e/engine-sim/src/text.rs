@@ -8,7 +8,7 @@ const TOOL_CALL_END: &str = "</tool_call>";
 
 /// Decodes a reply as it grows. It holds back what could become a stop string, half a
 /// UTF-8 character, and tool calls.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct TextStream {
     bytes: Vec<u8>,
     shown: usize,
@@ -28,6 +28,11 @@ pub(crate) struct ToolCall {
 impl TextStream {
     pub(crate) fn new(stops: Vec<String>, include_stop: bool, tools: bool) -> Self {
         Self { bytes: Vec::new(), shown: 0, stops, include_stop, tools }
+    }
+
+    /// The stop string that a finish names by its place.
+    pub(crate) fn stop(&self, index: usize) -> Option<&str> {
+        self.stops.get(index).map(String::as_str)
     }
 
     /// Takes tokens; gives the text that may now be shown.

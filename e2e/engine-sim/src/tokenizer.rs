@@ -3,7 +3,7 @@
 /// A token id.
 pub type Token = u32;
 
-/// Starts a message, as `<|im_start|>` in ChatML.
+/// Starts a message, as `<|im_start|>` in `ChatML`.
 pub const MESSAGE_START: Token = 256;
 /// Ends a message and a generation, as `<|im_end|>`.
 pub const MESSAGE_END: Token = 257;

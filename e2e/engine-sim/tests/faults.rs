@@ -1,4 +1,5 @@
 //! Faults on demand, and the ends of an engine.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "test helpers fail by panic")]
 
 mod support;
 

@@ -1,4 +1,5 @@
 //! Slots, KV, the prefix cache, priorities, aborts.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "test helpers fail by panic")]
 
 mod support;
 

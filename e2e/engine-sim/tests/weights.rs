@@ -1,4 +1,5 @@
 //! Pause, sleep and weights: the order of calls, and what its breaks are recorded as.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "test helpers fail by panic")]
 
 mod support;
 

@@ -35,7 +35,7 @@ struct Args {
     /// Seed of the policy; engines of one job share it
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Mean length of a reply in tokens; 0 = replies end at max_tokens only
+    /// Mean length of a reply in tokens; 0 = replies end at their limit only
     #[arg(long, default_value_t = 64)]
     mean_tokens: u64,
     /// Replies as JSON lines, see below
@@ -62,7 +62,7 @@ struct Args {
     /// Honour `priority` (vLLM: lower first; SGLang: higher first)
     #[arg(long)]
     priority_scheduling: bool,
-    /// /pause?mode=keep keeps the KV cache whatever clear_cache says
+    /// `/pause?mode=keep` keeps the KV cache whatever `clear_cache` says
     #[arg(long)]
     keep_ignores_clear_cache: bool,
     /// Added to every time to first token, in milliseconds
@@ -86,7 +86,7 @@ struct Args {
     /// A fault to come, as JSON (repeat for more), see below
     #[arg(long, value_name = "JSON")]
     fault: Vec<String>,
-    /// For benchmarks of proxies: one fixed reply, no scheduler, no keys
+    /// For benchmarks of proxies: one fixed reply; no scheduler, keys or faults
     #[arg(long)]
     fast: bool,
     /// Bytes of text of the fixed reply

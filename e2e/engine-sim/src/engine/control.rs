@@ -64,8 +64,6 @@ pub(crate) struct SleepRequest {
     pub(crate) weights: bool,
     pub(crate) kv: bool,
     pub(crate) scheduling: bool,
-    /// The weights are lost, not kept in the host's memory (vLLM's level 2).
-    pub(crate) discard: bool,
 }
 
 impl Engine {
@@ -181,11 +179,15 @@ impl Engine {
         self.lock().flush()
     }
 
-    /// vLLM's `/sleep`: what runs is aborted first.
-    pub(crate) fn sleep(&self, request: SleepRequest) {
+    /// vLLM's `/sleep`: what runs is aborted first. With `discard`, the weights are lost,
+    /// not kept in the host's memory (level 2).
+    pub(crate) fn sleep(&self, request: SleepRequest, discard: bool) {
         let mut state = self.lock();
         state.abort(|_| true);
         state.release(request);
+        if discard {
+            state.weights.discard();
+        }
         drop(state);
         self.nudge();
     }
@@ -242,9 +244,6 @@ impl State {
         self.residence.scheduling &= !request.scheduling;
         if request.kv {
             self.cache.clear();
-        }
-        if request.discard {
-            self.weights.discard();
         }
     }
 

@@ -40,7 +40,7 @@ impl State {
             batch += 1;
             if let Some(finish) = self.decode(config, index) {
                 let sequence = self.running.remove(index);
-                self.retire(config, sequence, finish);
+                self.retire(config, &sequence, finish);
             } else {
                 index += 1;
             }
@@ -182,8 +182,8 @@ impl State {
     }
 
     /// Ends a sequence; its KV stays in the prefix cache while there is room.
-    pub(super) fn retire(&mut self, config: &Config, sequence: Sequence, finish: Finish) {
-        self.hold(config, &sequence);
+    fn retire(&mut self, config: &Config, sequence: &Sequence, finish: Finish) {
+        self.hold(config, sequence);
         if let Some(record) = self.ledger.request(sequence.record) {
             record.outcome = finish.outcome();
         }

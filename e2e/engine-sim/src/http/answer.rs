@@ -6,7 +6,7 @@ use futures::future::join_all;
 use serde_json::{Map, Value, json};
 
 use super::App;
-use super::openai::Shape;
+use super::openai::{Api, Shape};
 use crate::config::Dialect;
 use crate::engine::{Finish, Generated, Generation};
 use crate::text::{TextStream, ToolCall, token_name};
@@ -21,10 +21,11 @@ pub(super) async fn respond(app: &App, shape: &Shape, generations: Vec<Generatio
         .enumerate()
         .map(|(index, (tokens, finish, _))| choice(shape, index, tokens, *finish))
         .collect();
-    let mut body = envelope(shape, if shape.chat { "chat.completion" } else { "text_completion" });
+    let mut body =
+        envelope(shape, if shape.api == Api::Chat { "chat.completion" } else { "text_completion" });
     body.insert("choices".into(), choices.into());
     body.insert("usage".into(), usage(shape, generated, cached));
-    if shape.token_ids && shape.chat {
+    if shape.token_ids && shape.api == Api::Chat {
         body.insert("prompt_token_ids".into(), json!(shape.prompt));
     }
     if shape.dialect == Dialect::Sglang {
@@ -45,12 +46,12 @@ pub(super) fn envelope(shape: &Shape, object: &str) -> Map<String, Value> {
 }
 
 fn choice(shape: &Shape, index: usize, tokens: &[Generated], finish: Finish) -> Value {
-    let mut text = shape.text();
+    let mut text = shape.text.clone();
     let content = text.push(tokens, Some(finish));
     let calls = text.tool_calls();
     let mut choice = Map::new();
     choice.insert("index".into(), index.into());
-    if shape.chat {
+    if shape.api == Api::Chat {
         let content =
             if calls.is_empty() || !content.is_empty() { json!(content) } else { json!(null) };
         let mut message = json!({"role": "assistant", "content": content});
@@ -67,7 +68,7 @@ fn choice(shape: &Shape, index: usize, tokens: &[Generated], finish: Finish) -> 
     stop_reason(shape, finish, &mut choice);
     if shape.token_ids {
         choice.insert("token_ids".into(), ids(tokens).into());
-        if !shape.chat {
+        if shape.api == Api::Completions {
             choice.insert("prompt_token_ids".into(), json!(shape.prompt));
         }
     }
@@ -85,7 +86,7 @@ pub(super) fn finish_reason(finish: Finish) -> &'static str {
 /// What stopped it: vLLM leaves out the end token, SGLang names it.
 pub(super) fn stop_reason(shape: &Shape, finish: Finish, choice: &mut Map<String, Value>) {
     let stop = match finish {
-        Finish::StopString(index) => json!(shape.stops.get(index)),
+        Finish::StopString(index) => json!(shape.text.stop(index)),
         Finish::End(token) if shape.dialect == Dialect::Sglang || token <= 255 => json!(token),
         _ => Value::Null,
     };
@@ -98,11 +99,9 @@ pub(super) fn ids(tokens: &[Generated]) -> Vec<Token> {
 }
 
 pub(super) fn logprobs(shape: &Shape, tokens: &[Generated]) -> Value {
-    if !shape.logprobs {
-        return Value::Null;
-    }
+    let Some(alternatives) = shape.logprobs else { return Value::Null };
     let name = |token| token_name(token, shape.names_as_ids);
-    if shape.chat {
+    if shape.api == Api::Chat {
         let content: Vec<Value> = tokens
             .iter()
             .map(|generated| {
@@ -111,7 +110,7 @@ pub(super) fn logprobs(shape: &Shape, tokens: &[Generated]) -> Value {
                     "bytes": Tokenizer.decode(&[generated.token]).as_bytes(),
                 });
                 let mut entry = one.clone();
-                let top = if shape.top_logprobs > 0 { vec![one] } else { Vec::new() };
+                let top = if alternatives > 0 { vec![one] } else { Vec::new() };
                 entry["top_logprobs"] = top.into();
                 entry
             })

@@ -73,14 +73,13 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         Dialect::OpenAi => (Router::new(), sglang::reload_route()),
     };
     // In fast mode no layer stands before the generation routes.
-    let (slow, fast) = match config.fast {
-        Some(fast) => (Router::new(), fast::routes(config, fast)),
-        None => {
-            let openai = Router::new()
-                .route("/v1/chat/completions", post(openai::chat))
-                .route("/v1/completions", post(openai::completions));
-            (openai.merge(native), Router::new())
-        }
+    let (slow, fast) = if let Some(fast) = config.fast {
+        (Router::new(), fast::routes(config, fast))
+    } else {
+        let openai = Router::new()
+            .route("/v1/chat/completions", post(openai::chat))
+            .route("/v1/completions", post(openai::completions));
+        (openai.merge(native), Router::new())
     };
     let guarded = slow
         .route("/v1/models", get(models))

@@ -88,45 +88,45 @@ impl OneOrMany {
 /// How the answer is to look.
 #[derive(Debug, Clone)]
 pub(super) struct Shape {
-    pub(super) chat: bool,
+    pub(super) api: Api,
     pub(super) dialect: Dialect,
     pub(super) id: String,
     pub(super) model: String,
     pub(super) prompt: Vec<Token>,
-    pub(super) logprobs: bool,
-    pub(super) top_logprobs: usize,
+    /// With log-probs, and of how many alternatives (chat).
+    pub(super) logprobs: Option<usize>,
     pub(super) token_ids: bool,
     pub(super) names_as_ids: bool,
     pub(super) usage_at_end: bool,
-    pub(super) stops: Vec<String>,
-    pub(super) include_stop: bool,
-    pub(super) tools: bool,
+    /// The text of a choice before its first token.
+    pub(super) text: TextStream,
 }
 
-impl Shape {
-    pub(super) fn text(&self) -> TextStream {
-        TextStream::new(self.stops.clone(), self.include_stop, self.tools)
-    }
+/// Which of the two routes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Api {
+    Chat,
+    Completions,
 }
 
 type Parsed = Result<Json<Body>, JsonRejection>;
 
 pub(super) async fn chat(State(app): Shared, headers: HeaderMap, body: Parsed) -> Response {
-    respond(&app, &headers, body, true).await
+    respond(&app, &headers, body, Api::Chat).await
 }
 
 pub(super) async fn completions(State(app): Shared, headers: HeaderMap, body: Parsed) -> Response {
-    respond(&app, &headers, body, false).await
+    respond(&app, &headers, body, Api::Completions).await
 }
 
-async fn respond(app: &App, headers: &HeaderMap, body: Parsed, chat: bool) -> Response {
+async fn respond(app: &App, headers: &HeaderMap, body: Parsed, api: Api) -> Response {
     let dialect = app.engine.config.dialect;
     let begun = body
         .map_err(|error| Refusal::bad(error.body_text()))
-        .and_then(|Json(body)| begin(app, headers, body, chat));
+        .and_then(|Json(body)| begin(app, headers, body, api));
     match begun {
         Err(refusal) => refuse(dialect, &refusal),
-        Ok((shape, generations, true)) => stream::respond(app, shape, generations),
+        Ok((shape, generations, true)) => stream::respond(shape, generations),
         Ok((shape, generations, false)) => answer::respond(app, &shape, generations).await,
     }
 }
@@ -136,7 +136,7 @@ fn begin(
     app: &App,
     headers: &HeaderMap,
     mut body: Body,
-    chat: bool,
+    api: Api,
 ) -> Result<(Shape, Vec<Generation>, bool), Refusal> {
     let config = &app.engine.config;
     if let Some(model) = &body.model
@@ -148,8 +148,11 @@ fn begin(
     if body.echo == Some(true) {
         return Err(Refusal::bad("engine-sim does not simulate `echo`"));
     }
-    let prompt = if chat { chat_prompt(&body)? } else { completion_prompt(body.prompt.take())? };
-    let max_tokens = max_tokens(app, &body, chat, prompt.len())?;
+    let prompt = match api {
+        Api::Chat => chat_prompt(&body)?,
+        Api::Completions => completion_prompt(body.prompt.take())?,
+    };
+    let max_tokens = max_tokens(app, &body, api, prompt.len())?;
     let priority = body.priority.unwrap_or(0);
     if priority != 0 && config.dialect == Dialect::Vllm && !config.priority_scheduling {
         return Err(Refusal::bad(format!(
@@ -161,33 +164,31 @@ fn begin(
         .take()
         .or(body.rid.take())
         .or_else(|| header(headers, &["x-request-id"]).map(Into::into));
-    let prefix = match (config.dialect, chat) {
+    let prefix = match (config.dialect, api) {
         (Dialect::Sglang, _) => "",
-        (_, true) => "chatcmpl-",
-        (_, false) => "cmpl-",
+        (_, Api::Chat) => "chatcmpl-",
+        (_, Api::Completions) => "cmpl-",
     };
     let stops = body.stop.take().map(OneOrMany::list).unwrap_or_default();
     let tool_choice = body.tool_choice.as_ref().and_then(Value::as_str);
+    let tools = api == Api::Chat
+        && body.tools.as_ref().is_some_and(|tools| !tools.is_empty())
+        && tool_choice != Some("none");
+    let include_stop = body.include_stop_str_in_output == Some(true);
     let shape = Shape {
-        chat,
+        api,
         dialect: config.dialect,
         id: app.id(prefix, rid.as_deref()),
         model: config.model.clone(),
         prompt,
         logprobs: match &body.logprobs {
-            Some(Value::Bool(wanted)) => *wanted,
-            Some(Value::Number(_)) => true,
-            _ => false,
+            Some(Value::Bool(true) | Value::Number(_)) => Some(body.top_logprobs.unwrap_or(0)),
+            _ => None,
         },
-        top_logprobs: body.top_logprobs.unwrap_or(0),
         token_ids: body.return_token_ids == Some(true) && config.dialect == Dialect::Vllm,
         names_as_ids: body.return_tokens_as_token_ids == Some(true),
         usage_at_end: body.stream_options.take().unwrap_or_default().include_usage == Some(true),
-        stops: stops.clone(),
-        include_stop: body.include_stop_str_in_output == Some(true),
-        tools: chat
-            && body.tools.as_ref().is_some_and(|t| !t.is_empty())
-            && tool_choice != Some("none"),
+        text: TextStream::new(stops.clone(), include_stop, tools),
     };
     let choices = body.n.unwrap_or(1);
     if !(1..=MAX_CHOICES).contains(&choices) {
@@ -196,7 +197,10 @@ fn begin(
     let request = Request {
         id: shape.id.clone(),
         rid,
-        path: if chat { "/v1/chat/completions" } else { "/v1/completions" },
+        path: match api {
+            Api::Chat => "/v1/chat/completions",
+            Api::Completions => "/v1/completions",
+        },
         trajectory: header(headers, &TRAJECTORY_HEADERS).map(Into::into),
         task: header(headers, &["x-rollwright-task"]).map(Into::into),
         prompt: shape.prompt.clone(),
@@ -263,11 +267,11 @@ pub(super) fn check_ids(ids: &[Token]) -> Result<(), Refusal> {
     }
 }
 
-fn max_tokens(app: &App, body: &Body, chat: bool, prompt: usize) -> Result<usize, Refusal> {
+fn max_tokens(app: &App, body: &Body, api: Api, prompt: usize) -> Result<usize, Refusal> {
     let longest = app.engine.config.capacity.longest();
     let room = longest.saturating_sub(prompt);
     let asked = body.max_completion_tokens.or(body.max_tokens);
-    let Some(asked) = asked else { return Ok(if chat { room } else { 16.min(room) }) };
+    let Some(asked) = asked else { return Ok(if api == Api::Chat { room } else { 16.min(room) }) };
     if asked == 0 {
         return Err(Refusal::bad("max_tokens must be at least 1, got 0."));
     }

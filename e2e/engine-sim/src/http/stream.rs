@@ -10,9 +10,8 @@ use bytes::Bytes;
 use futures::stream::{self, Stream, StreamExt, select_all};
 use serde_json::{Map, Value, json};
 
-use super::App;
 use super::answer::{envelope, finish_reason, ids, logprobs, stop_reason, tool_calls, usage};
-use super::openai::Shape;
+use super::openai::{Api, Shape};
 use crate::engine::{Finish, Generated, Generation};
 use crate::text::TextStream;
 
@@ -32,10 +31,10 @@ struct Chunk {
     cached: usize,
 }
 
-pub(super) fn respond(_app: &App, shape: Shape, generations: Vec<Generation>) -> Response {
+pub(super) fn respond(shape: Shape, generations: Vec<Generation>) -> Response {
     let shape = Arc::new(shape);
     let choices = generations.into_iter().enumerate().map(|(index, generation)| {
-        let text = shape.text();
+        let text = shape.text.clone();
         let choice = Choice { shape: Arc::clone(&shape), index, generation, text, begun: false };
         Box::pin(chunks(choice))
     });
@@ -82,14 +81,14 @@ fn end(shape: &Shape, tokens: usize, cached: usize) -> Bytes {
 }
 
 fn object(shape: &Shape) -> &'static str {
-    if shape.chat { "chat.completion.chunk" } else { "text_completion" }
+    if shape.api == Api::Chat { "chat.completion.chunk" } else { "text_completion" }
 }
 
 /// The chunks of a choice: for chat, first one with the role, as vLLM sends it.
 fn chunks(choice: Choice) -> impl Stream<Item = Chunk> {
     stream::unfold(Some(choice), |choice| async move {
         let mut choice = choice?;
-        if choice.shape.chat && !choice.begun {
+        if choice.shape.api == Api::Chat && !choice.begun {
             choice.begun = true;
             let event = role(&choice);
             return Some((Chunk { event, tokens: 0, cached: 0 }, Some(choice)));
@@ -124,7 +123,7 @@ fn piece(choice: &mut Choice, tokens: &[Generated], finish: Option<Finish>) -> B
     let calls = if finish.is_some() { choice.text.tool_calls() } else { Vec::new() };
     let mut entry = Map::new();
     entry.insert("index".into(), choice.index.into());
-    if shape.chat {
+    if shape.api == Api::Chat {
         let mut delta = json!({"content": content});
         if !calls.is_empty() {
             delta["tool_calls"] = tool_calls(shape, choice.index, &calls, true);
@@ -141,7 +140,7 @@ fn piece(choice: &mut Choice, tokens: &[Generated], finish: Option<Finish>) -> B
     }
     if shape.token_ids {
         entry.insert("token_ids".into(), ids(tokens).into());
-        if !shape.chat && !choice.begun {
+        if shape.api == Api::Completions && !choice.begun {
             entry.insert("prompt_token_ids".into(), json!(shape.prompt));
         }
     }

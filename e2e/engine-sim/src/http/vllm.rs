@@ -186,8 +186,7 @@ async fn sleep(State(app): Shared, Query(query): Query<Vec<(String, String)>>) -
     let level = value("level").unwrap_or("1");
     let mut request = match level {
         "0" => SleepRequest { scheduling: true, ..SleepRequest::default() },
-        "1" => SleepRequest { weights: true, kv: true, ..SleepRequest::default() },
-        "2" => SleepRequest { weights: true, kv: true, discard: true, scheduling: false },
+        "1" | "2" => SleepRequest { weights: true, kv: true, scheduling: false },
         other => {
             return respond(Err(Refusal::bad(format!("level must be 0, 1 or 2, not {other:?}"))));
         }
@@ -201,23 +200,18 @@ async fn sleep(State(app): Shared, Query(query): Query<Vec<(String, String)>>) -
         app.engine.drain().await;
     }
     tokio::time::sleep(app.engine.config.latency.sleep).await;
-    app.engine.sleep(request);
+    app.engine.sleep(request, level == "2");
     StatusCode::OK.into_response()
 }
 
 fn tags(query: &[(String, String)]) -> SleepRequest {
     let has = |tag: &str| query.iter().any(|(key, value)| key == "tags" && value == tag);
-    SleepRequest {
-        weights: has("weights"),
-        kv: has("kv_cache"),
-        scheduling: has("scheduling"),
-        discard: false,
-    }
+    SleepRequest { weights: has("weights"), kv: has("kv_cache"), scheduling: has("scheduling") }
 }
 
 async fn wake_up(State(app): Shared, Query(query): Query<Vec<(String, String)>>) -> Response {
     tokio::time::sleep(app.engine.config.latency.sleep).await;
-    let all = SleepRequest { weights: true, kv: true, scheduling: true, discard: false };
+    let all = SleepRequest { weights: true, kv: true, scheduling: true };
     let named = query.iter().any(|(key, _)| key == "tags");
     app.engine.wake_up(if named { tags(&query) } else { all });
     StatusCode::OK.into_response()

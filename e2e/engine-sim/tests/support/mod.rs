@@ -1,5 +1,7 @@
 //! A small HTTP client, and events of a stream one by one.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part of this module")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test helper fails by panic")]
+#![allow(clippy::needless_pass_by_value, reason = "callers write json!(..) in place")]
 
 use std::time::Duration;
 
@@ -128,7 +130,7 @@ impl Events {
                     "[DONE]" => Event::Done,
                     json => Event::Data(serde_json::from_str(json).expect("JSON in an event")),
                 };
-                self.buffer = rest.to_owned();
+                self.buffer = rest.into();
                 return event;
             }
             match tokio::time::timeout(LIMIT, self.body.next()).await.expect("no event in time") {
