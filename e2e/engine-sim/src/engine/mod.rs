@@ -6,6 +6,8 @@
 mod control;
 mod schedule;
 mod sequence;
+#[cfg(test)]
+mod tests;
 mod weights;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
