@@ -108,7 +108,7 @@ def test_a_group_is_opened_under_an_id_that_the_client_makes() -> None:
     assert first == second
     assert len(first.pop("id")) == 32
     assert first == {"task": "math", "rollouts": 1, "payload": {}, "tokens": "required"}
-    assert stub.seen() == [("POST", "/rollout/v1/groups?wait=5")] * 2
+    assert stub.seen() == [("POST", "/rollout/v1/groups?wait=5.000")] * 2
     assert stub.requests[0].headers["Authorization"] == "Bearer k"
     assert [member.id for member in group.trajectories] == ["g/1.0", "g/1.1"]
     assert isinstance(group.trajectories[1].fault, Stale)
@@ -129,15 +129,23 @@ def test_groups_are_read_and_aborted_by_ids_with_slashes() -> None:
 
 def test_back_pressure_waits_as_long_as_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
+    monkeypatch.setattr("rollwright._sync.rollouts.sleep", slept.append)
     monkeypatch.setattr("rollwright._sync.transport.sleep", slept.append)
     full = refusal(429, "infrastructure", "BufferFull", {"Retry-After": "3"})
-    gateway, _ = client(full, full, ok(GROUP, 201), patience=60)
+    gateway, _ = client(full, full, ok(GROUP, 201))
     gateway.open_group()
-    assert slept == [3.0, 3.0]
-    gateway, _ = client(full, patience=1)
+    gateway, _ = client(full, ok([]), patience=60)
+    gateway.status()
+    assert slept == [3.0, 3.0, 3.0]
+    # Longer than the caller wants to wait.
+    gateway, _ = client(full)
     with pytest.raises(InfrastructureFault) as fault:
-        gateway.open_group()
+        gateway.open_group(wait=2)
     assert (fault.value.retry_after, fault.value.status) == (3.0, 429)
+    gateway, _ = client(full, patience=1)
+    with pytest.raises(InfrastructureFault):
+        gateway.status()
+    assert len(slept) == 3
 
 
 def test_the_life_of_a_rollout() -> None:
@@ -189,16 +197,21 @@ def test_a_step_is_never_reported_twice() -> None:
     with pytest.raises(InfrastructureFault), gateway.rollout("t") as rollout:
         rollout.step()
     assert [path.rsplit("/", 1)[1] for _, path in stub.seen()] == ["steps", "abort"]
+    gateway, stub = client(refusal(503, "infrastructure", "Stopping"))
+    with pytest.raises(InfrastructureFault):
+        gateway.rollout("t").step()
+    assert len(stub.requests) == 1
     # What never left is sent again.
     gateway, stub = client(httpx.ConnectError("no"), ok({"state": "running", "version": 1}))
     gateway.rollout("t").step()
     assert len(stub.requests) == 2
 
 
+@pytest.mark.parametrize("lost", [LOST, refusal(503, "infrastructure", "Stopping")])
 @pytest.mark.parametrize(("state", "sent"), [("running", 2), ("scoring", 1), ("aborted", 1)])
-def test_a_lost_completion_is_looked_for_first(state: str, sent: int) -> None:
+def test_a_lost_completion_is_looked_for_first(lost: Answer, state: str, sent: int) -> None:
     looked = ok(TRAJECTORY | {"state": state})
-    gateway, stub = client(LOST, looked, ok({"state": "scored"}, 202))
+    gateway, stub = client(lost, looked, ok({"state": "scored"}, 202))
     ended = gateway.rollout("t").complete(reward=1)
     assert ended == ("scored" if state == "running" else state)
     methods = [method for method, _ in stub.seen()]

@@ -17,6 +17,8 @@ _LONGEST_DELAY = 5.0
 _NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 _OUR_MISTAKE = (httpx.UnsupportedProtocol, httpx.LocalProtocolError)
 _UNAVAILABLE = (502, 503, 504)
+_FULL = 429
+_CUT_OFF = (UNREACHABLE, "SlowReader")
 
 Trouble = Fault | httpx.TransportError
 """What a try can end in."""
@@ -60,9 +62,14 @@ def _worth_it(trouble: Trouble, *, idempotent: bool) -> bool:
     if isinstance(trouble, httpx.TransportError):
         never_sent = isinstance(trouble, _NEVER_SENT)
         return never_sent or (idempotent and not isinstance(trouble, _OUR_MISTAKE))
-    if trouble.reason == UNREACHABLE:
+    if outcome_unknown(trouble):
         return idempotent
-    if trouble.reason == UNEXPECTED_ANSWER:
-        return trouble.status == 429 or (idempotent and trouble.status in _UNAVAILABLE)  # noqa: PLR2004
-    # These refusals say that nothing was done.
-    return trouble.retry_after is not None or trouble.reason.endswith("Stopping")
+    # A refusal that says when to come back says that nothing was done.
+    return trouble.retry_after is not None or trouble.status == _FULL
+
+
+def outcome_unknown(fault: Fault) -> bool:
+    """Whether the request may have been carried out, or may still be."""
+    if fault.reason == UNEXPECTED_ANSWER:
+        return fault.status in _UNAVAILABLE
+    return fault.reason in _CUT_OFF or fault.reason.endswith("Stopping")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+import time
 from collections.abc import AsyncGenerator
 from types import TracebackType
 from typing import Any, Literal, cast
@@ -15,8 +16,9 @@ from ..events import Event, EventReader, EventsMissed
 from ..faults import Fault
 from ..rollouts import Batch, Group, Status
 from ..weights import Transfer, Weights
+from .runtime import sleep
 from .trajectory import AsyncRollout
-from .transport import TIMEOUT, AsyncTransport
+from .transport import FULL, TIMEOUT, AsyncTransport
 from .weights import AsyncWeightUpdate
 
 _LONGEST_WAIT = 600.0
@@ -91,14 +93,25 @@ class AsyncRolloutClient:
         body |= present(task=task, rollouts=rollouts, version=version)
         body |= {"evaluation": True} if evaluation else {}
         body |= {"payload": payload} if payload is not None else {}
-        answer = await self._transport.call(
-            "POST",
-            "/rollout/v1/groups",
-            json=body,
-            params={"wait": min(wait, _LONGEST_WAIT)},
-            timeout=wait + TIMEOUT,
-        )
-        return Group.from_json(answer.json())
+        until = time.monotonic() + wait
+        while True:
+            left = min(max(0.0, until - time.monotonic()), _LONGEST_WAIT)
+            try:
+                answer = await self._transport.call(
+                    "POST",
+                    "/rollout/v1/groups",
+                    json=body,
+                    params={"wait": f"{left:.3f}"},
+                    timeout=left + TIMEOUT,
+                    wait_for_room=False,
+                )
+            except Fault as fault:
+                delay = fault.retry_after or 1.0
+                if fault.status != FULL or time.monotonic() + delay > until:
+                    raise
+                await sleep(delay)
+            else:
+                return Group.from_json(answer.json())
 
     async def group(self, group_id: str, *, wait: float = 0.0) -> Group:
         """The group; waits up to `wait` seconds (at most 600) until it has settled or aborted."""

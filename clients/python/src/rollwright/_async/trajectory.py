@@ -9,7 +9,8 @@ from typing import cast
 
 from ..actions import present
 from ..address import segment
-from ..faults import UNEXPECTED_ANSWER, UNREACHABLE, Cancelled, Fault, InfrastructureFault, Stale
+from ..faults import Cancelled, Fault, InfrastructureFault, Stale
+from ..retry import outcome_unknown
 from ..rollouts import StepTaken, Trajectory, TrajectoryState
 from .runtime import last_words
 from .transport import AsyncTransport
@@ -101,7 +102,7 @@ class AsyncRollout:
                     "POST", f"{self._url}/complete", json=body, idempotent=False
                 )
             except InfrastructureFault as fault:
-                if fault.reason not in (UNREACHABLE, UNEXPECTED_ANSWER):
+                if not outcome_unknown(fault):
                     raise
                 # It may have arrived: sent again only where it did not.
                 state = (await self.look()).state

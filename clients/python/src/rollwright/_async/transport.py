@@ -17,6 +17,8 @@ from .runtime import sleep
 
 TIMEOUT = 30.0
 """Seconds that an answer may take which waits for nothing."""
+FULL = 429
+"""Status of a refusal for want of room."""
 _CONNECT_TIMEOUT = 5.0
 _PIECE = 1 << 20
 
@@ -69,11 +71,13 @@ class AsyncTransport:
         timeout: float = TIMEOUT,
         idempotent: bool = True,
         alive: str | None = None,
+        wait_for_room: bool = True,
     ) -> httpx.Response:
         """One request with its whole answer; what is not idempotent is sent once.
 
         Where an answer may take any time, `alive` is a path that is asked after each `timeout`:
-        while it answers, the request is sent again. Content in a `memoryview` of bytes is not
+        while it answers, the request is sent again. Without `wait_for_room` a server that is
+        full is for the caller to wait for. Content in a `memoryview` of bytes is not
         copied as a whole.
         """
         if isinstance(content, memoryview):
@@ -101,6 +105,9 @@ class AsyncTransport:
                     await self.call("GET", alive)
                     backoff.progress()
             except (faults.Fault, httpx.TransportError) as error:
+                full = isinstance(error, faults.Fault) and error.status == FULL
+                if full and not wait_for_room:
+                    raise
                 await self.pause(backoff, error, idempotent=idempotent)
             else:
                 return response
