@@ -213,6 +213,7 @@ impl Router {
     }
 
     pub(super) fn tick(&mut self) {
+        let mut probing = Vec::new();
         while let Some((at, seat)) = self.timers.first().copied()
             && at <= self.now
         {
@@ -220,8 +221,12 @@ impl Router {
             if let Some(worker) = self.workers.get_mut(&seat)
                 && worker.breaker.tick(self.now)
             {
-                self.reconsider(seat);
+                probing.push(seat);
             }
+        }
+        // Only then: all that are due together take their own trajectories.
+        for seat in probing {
+            self.reconsider(seat);
         }
         while let Some((since, id)) = self.deadlines.first()
             && since + self.config.max_wait <= self.now

@@ -1,1 +1,7 @@
 //! The router against a model of the engines around it.
+
+mod affinity;
+mod bench;
+mod chaos;
+mod rules;
+mod world;
