@@ -13,12 +13,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rollwright_core::fault::{Fault, FaultKind};
-use rollwright_core::ids::WorkerId;
-use rollwright_core::router::{Ask, Command, Event, Outcome, Router, WorkerSpec, WorkerState};
+use rollwright_core::ids::{TrajectoryId, WorkerId};
+use rollwright_core::rollout::{Ask, Command, Event, Rollout};
+use rollwright_core::router::{Outcome, WorkerSpec, WorkerState};
 use rollwright_core::time::Time;
+use rollwright_core::tokens::Finish;
 use rollwright_core::version::{RequestId, Version};
 use tokio::sync::{Notify, mpsc};
 
+use crate::driver::Order;
 use crate::engine::endpoint::Endpoint;
 use mailbox::{Answer, Mailbox};
 use slot::Held;
@@ -27,6 +30,9 @@ pub use slot::{Slot, Stop};
 /// How long [`Dispatch::run`] sleeps at most.
 const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
 
+/// The priority of every request, until lengths are predicted.
+const PRIORITY: i64 = 0;
+
 /// Where a request was sent.
 #[derive(Debug, Clone)]
 pub struct Placement {
@@ -34,6 +40,8 @@ pub struct Placement {
     pub endpoint: Arc<Endpoint>,
     /// The version of the weights that it held then, where that is known.
     pub version: Option<Version>,
+    /// For engines that schedule by priority: higher first.
+    pub priority: i64,
     /// Where the prefill is done, when that is another engine.
     pub prefill: Option<Arc<Endpoint>>,
 }
@@ -51,27 +59,26 @@ pub struct Dispatch {
 
 #[derive(Debug)]
 struct Inner {
-    core: Router,
+    core: Rollout,
     endpoints: HashMap<WorkerId, Arc<Endpoint>>,
     /// Every request between its arrival and its end: waiting or in flight. Bounded by
     /// `max_pending` and the workers' slots.
     requests: HashMap<RequestId, Arc<Mailbox>>,
-    /// What is for the driver. Each is a change of a worker or of a task's class, so
-    /// their number does not grow with the requests.
-    others: mpsc::UnboundedSender<Command>,
+    /// What is for the driver. Each is a change of a worker, a trajectory, a group or a
+    /// batch, all of which the core bounds.
+    orders: mpsc::UnboundedSender<Order>,
     /// When [`Dispatch::run`] will wake.
     armed: Option<Time>,
 }
 
 impl Dispatch {
-    /// Around `core`; what is not about a request comes out of the channel.
-    pub fn new(core: Router) -> (Arc<Self>, mpsc::UnboundedReceiver<Command>) {
-        let (others, driver) = mpsc::unbounded_channel();
+    /// Around `core`; what is not about a request goes into the channel.
+    pub(crate) fn new(core: Rollout, orders: mpsc::UnboundedSender<Order>) -> Arc<Self> {
         let inner = Inner {
             core,
             endpoints: HashMap::new(),
             requests: HashMap::new(),
-            others,
+            orders,
             armed: None,
         };
         let dispatch = Self {
@@ -80,7 +87,7 @@ impl Dispatch {
             next_request: AtomicU64::new(1),
             sooner: Notify::new(),
         };
-        (Arc::new(dispatch), driver)
+        Arc::new(dispatch)
     }
 
     /// The core's clock.
@@ -88,11 +95,11 @@ impl Dispatch {
         Time::from_nanos(self.start.elapsed().as_nanos() as u64)
     }
 
-    /// A worker is there. `held`: it gets nothing before [`Event::Release`].
-    pub fn join(&self, endpoint: Endpoint, spec: WorkerSpec, held: bool) -> Result<(), Fault> {
+    /// A worker is there.
+    pub fn join(&self, endpoint: Endpoint, spec: WorkerSpec) -> Result<(), Fault> {
         let worker = endpoint.worker.clone();
         self.lock().endpoints.insert(worker.clone(), Arc::new(endpoint));
-        let joined = self.event(Event::Joined { worker: worker.clone(), spec, held });
+        let joined = self.event(Event::WorkerJoined { worker: worker.clone(), spec });
         if joined.is_err() {
             self.lock().endpoints.remove(&worker);
         }
@@ -102,7 +109,7 @@ impl Dispatch {
     /// A worker is gone.
     pub fn leave(&self, worker: &WorkerId) -> Result<(), Fault> {
         self.lock().endpoints.remove(worker);
-        self.event(Event::Left(worker.clone()))
+        self.event(Event::WorkerLeft(worker.clone()))
     }
 
     /// Tells the core something, and carries out what it decides.
@@ -117,7 +124,7 @@ impl Dispatch {
     }
 
     /// Reads the core.
-    pub fn view<T>(&self, read: impl FnOnce(&Router) -> T) -> T {
+    pub fn view<T>(&self, read: impl FnOnce(&Rollout) -> T) -> T {
         read(&self.lock().core)
     }
 
@@ -125,11 +132,16 @@ impl Dispatch {
     pub fn any_endpoint(&self) -> Option<Arc<Endpoint>> {
         let inner = self.lock();
         let usable = |worker: &WorkerId| {
-            inner.core.worker(worker).is_some_and(|view| {
+            inner.core.router().worker(worker).is_some_and(|view| {
                 matches!(view.state, WorkerState::Ready | WorkerState::Probing | WorkerState::Held)
             })
         };
         inner.endpoints.iter().find(|(worker, _)| usable(worker)).map(|(_, at)| Arc::clone(at))
+    }
+
+    /// Whether the trajectory's turns go to a token log.
+    pub fn records(&self, trajectory: &TrajectoryId) -> bool {
+        self.view(|core| core.records(trajectory))
     }
 
     /// Waits for a worker. Dropping the future withdraws the request.
@@ -170,20 +182,20 @@ impl Dispatch {
                 () = self.sooner.notified() => continue,
             }
             if let Err(fault) = self.event(Event::Tick) {
-                tracing::error!(%fault, "the router refused a tick");
+                tracing::error!(%fault, "the core refused a tick");
             }
         }
     }
 
     /// A request has ended on its worker. `forget`: nobody waits for more of it.
-    fn end(&self, request: RequestId, outcome: Outcome, forget: bool) {
+    fn end(&self, request: RequestId, outcome: Outcome, finish: Option<Finish>, forget: bool) {
         let mut inner = self.lock();
         let now = self.now();
         if forget {
             inner.requests.remove(&request);
         }
         let mut mail = Vec::new();
-        inner.tell(request, Event::Ended { request, outcome }, now, &mut mail);
+        inner.tell(request, Event::Ended { request, outcome, finish }, now, &mut mail);
         let sooner = inner.rearm();
         drop(inner);
         self.deliver(mail, sooner);
@@ -199,7 +211,8 @@ impl Dispatch {
         // Under the lock, so that no placement comes between.
         if mailbox.land() {
             let outcome = Outcome::Back;
-            inner.tell(request, Event::Ended { request, outcome }, now, &mut mail);
+            let ended = Event::Ended { request, outcome, finish: None };
+            inner.tell(request, ended, now, &mut mail);
         }
         let sooner = inner.rearm();
         drop(inner);
@@ -242,12 +255,12 @@ impl Inner {
                     request,
                     self.letter(request, |mailbox| mailbox.answer(Answer::Refused(fault))),
                 ),
-                Command::Abort { request, restart, .. } => {
+                Command::TakeBack { request, restart, .. } => {
                     (request, self.letter(request, |mailbox| mailbox.stop(Stop { restart })))
                 }
-                other @ (Command::Idle { .. } | Command::Fallback { .. }) => {
-                    // Without a driver nobody minds.
-                    let _ = self.others.send(other);
+                other => {
+                    // Without a driver the gateway is stopping.
+                    let _ = self.orders.send(Order::Do(other));
                     continue;
                 }
             };
@@ -263,7 +276,7 @@ impl Inner {
         match self.step(event, now, None) {
             Ok(more) => mail.extend(more),
             Err(fault) => {
-                tracing::error!(%fault, %request, "the router refused a request's end");
+                tracing::error!(%fault, %request, "the core refused a request's end");
                 mail.extend(self.letter(request, |box_| box_.answer(Answer::Refused(fault))));
             }
         }
@@ -280,7 +293,8 @@ impl Inner {
         match endpoint(worker) {
             Some(at) => Answer::Placed(Placement {
                 endpoint: at,
-                version: self.core.worker(worker).and_then(|view| view.version),
+                version: self.core.router().worker(worker).and_then(|view| view.version),
+                priority: PRIORITY,
                 prefill: prefill.and_then(endpoint),
             }),
             None => Answer::Refused(Fault::new(

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use rollwright_core::fault::Fault;
+use rollwright_core::rollout::Event;
 use rollwright_core::router::{Outcome, Usage};
-use rollwright_core::version::RequestId;
+use rollwright_core::tokens::Finish;
+use rollwright_core::version::{RequestId, Version};
 
 use super::mailbox::{Answer, Mailbox};
 use super::{Dispatch, Placement};
@@ -45,19 +47,46 @@ impl Slot {
         &self.placement
     }
 
+    /// Its priority: higher is served first.
+    pub fn priority(&self) -> i64 {
+        self.placement.priority
+    }
+
     /// Ready when the core wants it back.
     pub fn poll_stop(&self, context: &mut Context<'_>) -> Poll<Stop> {
         self.held.mailbox.poll_stop(context)
     }
 
+    /// The prompt, as the engine sees it. Refused when it does not extend the trajectory's
+    /// token log: then the request must be ended as failed.
+    pub fn prompted(&self, prompt: Vec<u32>) -> Result<(), Fault> {
+        self.held.dispatch.event(Event::Prompted { request: self.held.request, prompt })
+    }
+
+    /// Tokens that were generated; `said` is the version that the engine names, if it does.
+    pub fn generated(
+        &self,
+        ids: Vec<u32>,
+        logprobs: Vec<f32>,
+        said: Option<Version>,
+    ) -> Result<(), Fault> {
+        let request = self.held.request;
+        self.held.dispatch.event(Event::Generated { request, ids, logprobs, said })
+    }
+
+    /// What was generated is dropped: the turn starts again from its prompt.
+    pub fn restarted(&self) -> Result<(), Fault> {
+        self.held.dispatch.event(Event::Restarted(self.held.request))
+    }
+
     /// It was generated.
-    pub fn done(mut self, usage: Usage) {
-        self.held.finish(Outcome::Done(usage));
+    pub fn done(mut self, usage: Usage, finish: Option<Finish>) {
+        self.held.finish(Outcome::Done(usage), finish);
     }
 
     /// It failed for good: its client is told.
     pub fn failed(mut self, fault: Fault) {
-        self.held.finish(Outcome::Failed { fault, resumable: false, prefill: false });
+        self.held.finish(Outcome::Failed { fault, resumable: false, prefill: false }, None);
     }
 
     /// It failed here and may be sent again: waits for the next place.
@@ -73,7 +102,7 @@ impl Slot {
 
     async fn again(self, outcome: Outcome) -> Result<Self, Fault> {
         self.held.mailbox.land();
-        self.held.dispatch.end(self.held.request, outcome, false);
+        self.held.dispatch.end(self.held.request, outcome, None, false);
         self.held.wait().await
     }
 }
@@ -93,10 +122,10 @@ impl Held {
         }
     }
 
-    fn finish(&mut self, outcome: Outcome) {
+    fn finish(&mut self, outcome: Outcome, finish: Option<Finish>) {
         self.ended = true;
         self.mailbox.land();
-        self.dispatch.end(self.request, outcome, true);
+        self.dispatch.end(self.request, outcome, finish, true);
     }
 
     fn leave(&mut self) {

@@ -8,16 +8,18 @@ use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use memchr::memmem;
 use rollwright_core::fault::{Fault, FaultKind};
-use rollwright_core::router::{Ask, Usage};
+use rollwright_core::rollout::Ask;
+use rollwright_core::router::Usage;
 
 use super::body::Body;
 use super::exchange::{
     Attempt, Lease, Outgoing, Payload, drop_hop_by_hop, exchange, is_event_stream, short,
 };
 use super::relay::{Relay, broke_off};
-use super::route::Route;
-use super::{Shard, identity, upload};
+use super::{Shard, identity, recorded, upload};
 use crate::dispatch::Slot;
+use crate::engine::dialect::Api;
+use crate::engine::turn::TurnAsk;
 use crate::engine::usage;
 
 /// Replies up to so many bytes are sent in one piece, with their head.
@@ -26,7 +28,7 @@ const SHORT: u64 = 64 * 1024;
 /// Answers a generation request.
 pub(crate) async fn generate(
     shard: &Arc<Shard>,
-    route: Route,
+    api: Api,
     prefix: Option<&str>,
     request: Request<Incoming>,
 ) -> Result<Response<Body>, Fault> {
@@ -36,29 +38,36 @@ pub(crate) async fn generate(
     let mut trajectory = identity::trajectory(prefix, &head.headers)?;
     let task = identity::task(&head.headers)?.unwrap_or_else(|| shard.parts().task.clone());
 
+    let dispatch = &shard.parts().dispatch;
+    let mut recorded = trajectory.as_ref().is_some_and(|id| dispatch.records(id));
+
     let long = {
         use http_body::Body as _;
         body.size_hint().upper().is_none_or(|length| length > limits.max_kept as u64)
     };
-    let payload = if trajectory.is_some() && long {
+    let payload = if trajectory.is_some() && !recorded && long {
         Payload::streamed(body, limits)
     } else {
         let kept = upload::read(body, limits, &shard.shared.budget).await?;
         if trajectory.is_none() {
             trajectory = identity::trajectory_in(&kept.joined());
+            recorded = trajectory.as_ref().is_some_and(|id| dispatch.records(id));
         }
         Payload::Kept(kept)
     };
 
     let mut headers = head.headers;
     drop_hop_by_hop(&mut headers);
+    let ask = Ask { trajectory, task };
+    if let (true, Payload::Kept(kept)) = (recorded, &payload) {
+        let turn = TurnAsk::read(api, kept.joined())?;
+        return recorded::recorded(shard, ask, turn, headers).await;
+    }
     let target = match head.uri.query() {
-        Some(query) => format!("{}?{query}", route.path()),
-        None => route.path().to_owned(),
+        Some(query) => format!("{}?{query}", api.path()),
+        None => api.path().to_owned(),
     };
-    let outgoing = Outgoing { method: head.method, target, headers };
-    let ask = Ask { trajectory, task, priority: 0, at_least: None, pinned: None };
-    pass(shard, ask, outgoing, payload).await
+    pass(shard, ask, Outgoing { method: head.method, target, headers }, payload).await
 }
 
 /// Passes a request to workers until one replies.
@@ -130,12 +139,12 @@ async fn reply(
         if let Some(fault) = error_inside(&body) {
             return Err((slot, fault));
         }
-        slot.done(usage::find(&body));
+        slot.done(usage::find(&body), None);
     } else if head.status.is_server_error() {
         let message = format!("the engine answered {}", head.status);
         slot.failed(Fault::new(FaultKind::Infrastructure, "EngineError", message));
     } else {
-        slot.done(Usage::default());
+        slot.done(Usage::default(), None);
     }
     Ok(Response::from_parts(head, Body::whole(body)))
 }

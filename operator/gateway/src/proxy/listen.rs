@@ -75,19 +75,22 @@ pub struct Server {
 impl Server {
     /// Binds, and starts the threads.
     pub fn start(listen: &Listen, parts: Parts) -> Result<Self, ListenError> {
-        let threads = parts.limits.threads.max(1);
-        let (address, sources) = match listen {
-            Listen::Tcp(address) => tcp(*address, threads)?,
-            Listen::Unix(path) => (listen.clone(), unix(path, threads)?),
+        let runtimes = (0..parts.limits.threads.max(1))
+            .map(|_| tokio::runtime::Builder::new_current_thread().enable_all().build())
+            .collect::<io::Result<Vec<_>>>()
+            .map_err(ListenError::Thread)?;
+        let (address, sources) = {
+            // Sockets are opened through some runtime.
+            let _entered = runtimes.first().map(tokio::runtime::Runtime::enter);
+            match listen {
+                Listen::Tcp(address) => tcp(*address, runtimes.len())?,
+                Listen::Unix(path) => (listen.clone(), unix(path, runtimes.len())?),
+            }
         };
         let budget = Budget::new(parts.limits.max_large);
         let shared = Arc::new(Shared { parts, budget });
         let mut server = Self { address, stop: CancellationToken::new(), threads: Vec::new() };
-        for (index, source) in sources.into_iter().enumerate() {
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()
-                .map_err(ListenError::Thread)?;
+        for (index, (source, runtime)) in sources.into_iter().zip(runtimes).enumerate() {
             let shard = Arc::new(Shard::new(Arc::clone(&shared)));
             let stop = server.stop.clone();
             let thread = std::thread::Builder::new()

@@ -11,6 +11,7 @@ mod identity;
 mod listen;
 mod metrics;
 mod pool;
+mod recorded;
 mod relay;
 mod reply;
 mod route;

@@ -118,7 +118,7 @@ impl Relay {
                     if let Some(Flow { lease, slot, .. }) = self.flow.take() {
                         lease.give_back();
                         if let Some(slot) = slot {
-                            slot.done(Usage::default());
+                            slot.done(Usage::default(), None);
                         }
                     }
                     return Poll::Ready(None);

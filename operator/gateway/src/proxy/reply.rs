@@ -32,8 +32,9 @@ pub fn status(fault: &Fault) -> StatusCode {
         (_, "MethodNotAllowed") => StatusCode::METHOD_NOT_ALLOWED,
         (_, "Overloaded") => StatusCode::TOO_MANY_REQUESTS,
         (_, "BodyTimeout") => StatusCode::REQUEST_TIMEOUT,
-        (FaultKind::Stale, _)
-        | (FaultKind::User, "HistoryRetokenised" | "TurnOpen" | "Aborted") => StatusCode::CONFLICT,
+        (FaultKind::Stale, _) | (FaultKind::User, "Retokenised" | "TurnOpen" | "Aborted") => {
+            StatusCode::CONFLICT
+        }
         (FaultKind::User, _) => StatusCode::BAD_REQUEST,
         (FaultKind::Timeout, _) => StatusCode::GATEWAY_TIMEOUT,
         // nginx's status for a client that is gone.

@@ -1,5 +1,7 @@
 //! Which path means what.
 
+use crate::engine::dialect::Api;
+
 /// What a path leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Route {
@@ -58,17 +60,22 @@ impl Route {
         }
     }
 
-    /// True where tokens are made.
-    pub const fn generates(self) -> bool {
-        matches!(self, Self::Chat | Self::Completions | Self::Generate)
+    /// The interface by which tokens are asked for, where they are.
+    pub const fn api(self) -> Option<Api> {
+        match self {
+            Self::Chat => Some(Api::Chat),
+            Self::Completions => Some(Api::Completions),
+            Self::Generate => Some(Api::Generate),
+            Self::Models | Self::Health | Self::Live | Self::Rollout => None,
+        }
     }
 
     /// The path at an engine.
     pub const fn path(self) -> &'static str {
         match self {
-            Self::Chat => "/v1/chat/completions",
-            Self::Completions => "/v1/completions",
-            Self::Generate => "/generate",
+            Self::Chat => Api::Chat.path(),
+            Self::Completions => Api::Completions.path(),
+            Self::Generate => Api::Generate.path(),
             Self::Models => "/v1/models",
             Self::Health => "/health",
             Self::Live => "/healthz",

@@ -69,10 +69,10 @@ async fn answer(
         let message = format!("{} takes {wanted}", route.path());
         return Err(Fault::new(FaultKind::User, "MethodNotAllowed", message));
     }
-    if route == Route::Models {
-        return models(shard).await;
+    match route.api() {
+        Some(api) => generate::generate(shard, api, prefix.as_deref(), request).await,
+        None => models(shard).await,
     }
-    generate::generate(shard, route, prefix.as_deref(), request).await
 }
 
 fn caller(shard: &Shard, local: bool, request: &Request<Incoming>) -> Result<Caller, Fault> {
