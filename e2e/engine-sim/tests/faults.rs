@@ -46,6 +46,23 @@ async fn a_reset_without_an_answer() {
 }
 
 #[tokio::test]
+async fn a_reset_is_one_on_the_wire() {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let engine = engine().await;
+    engine.inject(Fault::new(FaultKind::Reset)).unwrap();
+    let mut stream = tokio::net::TcpStream::connect(engine.addr()).await.unwrap();
+    let body = chat("x", json!({})).to_string();
+    let request = format!(
+        "POST {GENERATION} HTTP/1.1\r\nHost: sim\r\nContent-Type: application/json\r\n\
+         Content-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let error = stream.read_to_end(&mut Vec::new()).await.unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+}
+
+#[tokio::test]
 async fn wrong_answers() {
     let engine = engine().await;
     let http = client(&engine);

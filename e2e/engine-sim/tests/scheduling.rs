@@ -114,6 +114,11 @@ async fn full_kv_preempts_and_recomputes_without_a_trace_in_the_tokens() {
     let preemptions: u32 = tight.requests().iter().map(|record| record.preemptions).sum();
     assert!(preemptions > 0, "{:?}", tight.requests());
     assert!(tight.requests().iter().all(|record| record.tokens == 60));
+    let before = tight.requests().len();
+    let (http, body) = (client(&tight), json!({"prompt": "b"}));
+    tokio::join!(ask(&tight, "a"), http.ok("/v1/completions", body));
+    let fitting = tight.requests().split_off(before);
+    assert!(fitting.iter().all(|record| record.preemptions == 0), "both fit: {fitting:?}");
     let (status, _) =
         client(&tight).post("/v1/completions", json!({"prompt": "x".repeat(100)})).await;
     assert_eq!(status, 400, "a context beyond the cache never fits");

@@ -174,6 +174,16 @@ async fn a_transfer_comes_in_its_order() {
 }
 
 #[tokio::test]
+async fn generation_in_the_middle_of_a_transfer_is_recorded() {
+    let engine = EngineSim::start(Config::default()).await.unwrap();
+    let http = client(&engine);
+    http.ok("/init_weight_transfer_engine", json!({"init_info": {}})).await;
+    assert_eq!(http.call("/start_weight_update").await.0, 200, "it is idle");
+    http.ok(GENERATION, chat("x", json!({"max_tokens": 3}))).await;
+    assert_eq!(kinds(&engine), [ViolationKind::ResumeDuringUpdate]);
+}
+
+#[tokio::test]
 async fn sleep_levels() {
     let engine = EngineSim::start(slow(Dialect::Vllm)).await.unwrap();
     let http = client(&engine);

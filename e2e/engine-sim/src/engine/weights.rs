@@ -69,12 +69,19 @@ impl Weights {
         matches!(self.transfer, Transfer::Started { .. })
     }
 
-    /// Records, once, that tokens come out of weights that are not there.
+    /// Records, once, that tokens come out of weights that are not there, or half there.
     pub(super) fn check_generation(&mut self, ledger: &mut Ledger, request: &str) {
-        if self.discarded && !self.reported {
-            self.reported = true;
+        let (kind, detail) = if self.discarded {
             let detail = "generated after sleep level 2 without a reload of the weights";
-            ledger.violate(ViolationKind::DiscardedWeights, Some(request), detail.into());
+            (ViolationKind::DiscardedWeights, detail)
+        } else if self.updating() {
+            (ViolationKind::ResumeDuringUpdate, "generated in the middle of a transfer of weights")
+        } else {
+            return;
+        };
+        if !self.reported {
+            self.reported = true;
+            ledger.violate(kind, Some(request), detail.into());
         }
     }
 
@@ -161,6 +168,7 @@ impl Engine {
         }
         state.may_update("a transfer of weights")?;
         state.weights.transfer = Transfer::Started { updates: 0 };
+        state.weights.reported = false;
         Ok(())
     }
 
