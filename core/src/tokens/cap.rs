@@ -27,9 +27,12 @@ mod tests {
     #[test]
     fn falls_linearly_to_the_cap() {
         let cap = LengthCap { tokens: 100, soft_penalty_tokens: Some(20) };
-        let at = |tokens| cap.penalty(tokens);
-        assert_eq!([at(0), at(80), at(90), at(100), at(500)], [0.0, 0.0, -0.5, -1.0, -1.0]);
+        let percent = |cap: LengthCap, tokens| (cap.penalty(tokens) * 100.0).round() as i32;
+        assert_eq!(
+            [0, 80, 90, 100, 500].map(|tokens| percent(cap, tokens)),
+            [0, 0, -50, -100, -100]
+        );
         let hard = LengthCap { tokens: 100, soft_penalty_tokens: None };
-        assert_eq!(hard.penalty(100), 0.0);
+        assert_eq!(percent(hard, 100), 0);
     }
 }

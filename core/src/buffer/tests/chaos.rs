@@ -101,7 +101,7 @@ proptest! {
                 let free = world.buffer.bound().saturating_sub(held);
                 prop_assert!(room == free || (free == 0 && room == 1));
                 prop_assert!(room > 0 || !running.is_empty(), "nothing runs, and nothing may");
-                let finish = room == 0 || (!running.is_empty() && world.version.0 % 2 == 0);
+                let finish = room == 0 || (!running.is_empty() && world.version.0.is_multiple_of(2));
                 if finish {
                     let (n, size, start) = running.remove(0);
                     world.settle(settled(n, size, start, start));

@@ -123,8 +123,8 @@ impl World {
         let repeated = prompt == self.prompt;
         let ended = matches!(self.finish, Some(Finish::Stop | Finish::ToolCalls));
         assert!(lost == 0 || repeated || (lost == 1 && ended), "{lost} tokens lost");
-        let last = std::mem::replace(&mut self.prompt, prompt);
-        self.before = if repeated && lost > 0 { Vec::new() } else { last };
+        let earlier = std::mem::replace(&mut self.prompt, prompt);
+        self.before = if repeated && lost > 0 { Vec::new() } else { earlier };
         true
     }
 
@@ -147,7 +147,7 @@ impl World {
         let mask: Vec<_> = self.log.loss_mask().collect();
         let logprobs: Vec<_> = self.log.logprobs().collect();
         assert_eq!((mask.len(), logprobs.len()), (ids.len(), ids.len()));
-        let generated = mask.iter().filter(|mask| **mask == 1).count();
+        let generated = mask.iter().map(|mask| usize::from(*mask)).sum::<usize>();
         assert_eq!(generated, self.log.generated());
         let mut covered = 0;
         for range in self.log.versions() {

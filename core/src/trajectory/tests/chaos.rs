@@ -83,7 +83,7 @@ impl World {
     /// One that a driver runs, or one in six times any one: events of ended ones are late.
     fn pick(&self, pick: usize) -> Option<TrajectoryId> {
         let drivers = &self.outside.drivers;
-        if pick % 6 != 0 && !drivers.is_empty() {
+        if !pick.is_multiple_of(6) && !drivers.is_empty() {
             return drivers.iter().nth(pick / 6 % drivers.len()).cloned();
         }
         let started = &self.outside.started;
@@ -168,7 +168,9 @@ impl World {
         log.generated_tokens += tokens;
         if !recorded {
             let noted = self.core.trajectory(id.as_str()).and_then(|member| member.noted);
-            noted.into_iter().for_each(|version| log.note(version));
+            if let Some(version) = noted {
+                log.note(version);
+            }
             return Turn::Unrecorded { prompt_tokens: 3, generated_tokens: tokens };
         }
         log.note(self.version);

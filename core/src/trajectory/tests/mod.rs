@@ -1,5 +1,6 @@
 //! Groups and their buffer against a model of disk, drivers, engines and services.
 
+mod bounds;
 mod chaos;
 mod disk;
 mod outside;

@@ -11,7 +11,7 @@ use crate::ids::{GroupId, Task, TrajectoryId};
 use crate::time::Time;
 use crate::trajectory::{
     Announcement, Command, Config, Counts, Event, GroupState, OpenGroup, Purpose, State,
-    Trajectories,
+    Trajectories, Trajectory,
 };
 use crate::version::{RequestId, Version};
 
@@ -22,7 +22,7 @@ pub(super) fn config(bound: u32, on_stale: OnStale) -> Config {
         max_group: 4,
         max_trajectories: 60,
         max_requests: 2,
-        idle_limit: Duration::from_secs(60),
+        idle_limit: Duration::from_mins(1),
         ended_ttl: Duration::from_hours(1),
         max_ended: 1000,
     }
@@ -193,7 +193,9 @@ impl World {
                 }
                 buffer::Command::Remove { groups, .. } => {
                     self.disk.batch = None;
-                    groups.iter().for_each(|group| self.gone(group, "trained on"));
+                    for group in &groups {
+                        self.gone(group, "trained on");
+                    }
                 }
                 buffer::Command::Evict(group) => {
                     let stale = |version: Version| {
@@ -255,13 +257,13 @@ impl World {
     }
 
     pub(super) fn state(&self, id: &str) -> Option<State> {
-        self.core.trajectory(id).map(|member| member.state())
+        self.core.trajectory(id).map(Trajectory::state)
     }
 
     /// Trajectories of a group by their numbers, with their states.
     pub(super) fn states(&self, n: usize) -> Vec<State> {
         let group = self.core.group(group(n).as_str()).unwrap();
-        group.trajectories().map(|member| member.state()).collect()
+        group.trajectories().map(Trajectory::state).collect()
     }
 
     /// Time passes, with a tick at each deadline on the way.
