@@ -67,7 +67,7 @@ async fn one(
             let ended = follow(events, &key).await?;
             // The helper need not keep what is known here.
             ground.session.ack(&key).await.map_err(|error| lost(&error))?;
-            Ok(ended)
+            Ok::<_, Fault>(ended)
         };
         tokio::time::timeout(limit, ended).await
     };

@@ -70,6 +70,8 @@ pub enum Event {
         /// The version that the engine says has made them, where it says one.
         said: Option<Version>,
     },
+    /// What the request has generated is dropped: it starts again from its prompt.
+    Restarted(RequestId),
     /// A prefill worker has done its part.
     Prefilled(RequestId),
     /// The request ended on its worker: one for each [`super::Command::Send`].

@@ -98,6 +98,7 @@ impl Rollout {
             Event::Generated { request, ids, logprobs, said } => {
                 self.generated(request, &ids, &logprobs, said, now)
             }
+            Event::Restarted(request) => self.restarted(request),
             Event::Prefilled(request) => self.route(router::Event::Prefilled(request), now),
             Event::Ended { request, outcome, finish } => self.ended(request, outcome, finish, now),
             Event::Withdrawn(request) => {
@@ -184,14 +185,11 @@ impl Rollout {
         self.logs.get(trajectory).map(AsRef::as_ref)
     }
 
-    /// The log of a recorded request's trajectory, for its continuation.
-    pub fn log_of(&self, request: RequestId) -> Option<&TokenLog> {
-        self.log(&self.turns.get(&request)?.trajectory)
-    }
-
-    /// Whether the request's tokens go to a log.
-    pub fn is_recorded(&self, request: RequestId) -> bool {
-        self.turns.get(&request).is_some_and(|turn| turn.recorded)
+    /// Whether the trajectory's turns go to a log.
+    pub fn records(&self, trajectory: &TrajectoryId) -> bool {
+        let known = self.trajectories.trajectory(trajectory.as_str());
+        let group = known.and_then(|known| self.trajectories.group(known.group().as_str()));
+        group.is_some_and(|group| group.settings().recorded)
     }
 
     /// Trajectories that may be started by opening groups now.

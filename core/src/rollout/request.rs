@@ -89,6 +89,15 @@ impl Rollout {
         Ok(())
     }
 
+    pub(super) fn restarted(&mut self, request: RequestId) -> Result<(), Fault> {
+        let turn = self.turns.get_mut(&request).ok_or_else(over)?;
+        turn.restart = false;
+        match self.logs.get_mut(&turn.trajectory) {
+            Some(log) if turn.prompted => log.restart_turn().map_err(|fault| Fault::from(&fault)),
+            _ => Ok(()),
+        }
+    }
+
     pub(super) fn ended(
         &mut self,
         request: RequestId,

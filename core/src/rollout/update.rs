@@ -63,7 +63,7 @@ impl Rollout {
         for command in self.weights.on_event(event, now)? {
             match command {
                 weights::Command::Hold { worker } => {
-                    self.route(router::Event::Hold(worker), now)?
+                    self.route(router::Event::Hold(worker), now)?;
                 }
                 weights::Command::TakeBack { worker, restart } => {
                     self.route(router::Event::TakeBack { worker, restart }, now)?;

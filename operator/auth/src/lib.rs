@@ -85,7 +85,7 @@ pub enum KeysError {
 }
 
 /// The API keys of all jobs, as hashes.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct ApiKeys(Vec<(JobId, [u8; 32])>);
 
 impl std::fmt::Debug for ApiKeys {

@@ -5,12 +5,23 @@
 
 pub mod actions;
 pub mod api;
+mod config;
 pub mod dispatch;
+mod driver;
 pub mod engine;
 pub mod events;
+mod fault;
+mod gateway;
+mod manifest;
+mod metrics;
 mod outbound;
+pub mod proxy;
 pub mod reward;
 pub mod store;
-pub mod proxy;
 pub mod weights;
 pub mod workers;
+
+pub use config::{GatewayConfig, QueueAddress, RewardConfig, Secret, WorkerConfig};
+pub use gateway::{Gateway, GatewayError, Listeners};
+pub use manifest::ManifestError;
+pub use proxy::Listen;

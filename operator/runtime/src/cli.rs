@@ -23,6 +23,11 @@ pub struct Cli {
 const EXAMPLES: &str = "Examples:
   rollwright standalone -f manifests/samples/standalone
       queue and agent in one process, on this machine's Docker engine
+  rollwright standalone -f manifests/ --engine http://127.0.0.1:8000,slots=64
+      the same with the gateway of the RolloutJob in manifests/ before an engine
+  rollwright gateway -f manifests/ --engine http://10.0.0.7:8000,class=h20 \\
+      --action-queue unix:/run/rollwright/queue.sock
+      the gateway alone
   rollwright queue -f manifests/ --listen unix:/run/rollwright/queue.sock \\
       --link unix:/run/rollwright/link.sock
       the queue alone; agents join with `rollwright-agent --queue unix:/run/rollwright/link.sock`";
@@ -34,6 +39,8 @@ pub(crate) enum Role {
     Standalone(Standalone),
     /// Run the action queue: callers and agents connect to it
     Queue(Queue),
+    /// Run the gateway of a RolloutJob: trainers and agents connect to it
+    Gateway(Gateway),
 }
 
 /// Which manifests.
@@ -80,6 +87,151 @@ pub(crate) struct Standalone {
     /// Address of the agent's /metrics and /healthz (loopback)
     #[arg(long, default_value = "127.0.0.1:9464", value_name = "ADDR")]
     pub(crate) agent_metrics_addr: SocketAddr,
+    #[command(flatten)]
+    pub(crate) gateway: GatewayArgs,
+    /// Unix socket of the gateway, readable by this user alone; used with --engine
+    #[arg(long, default_value = "/run/rollwright/gateway.sock", value_name = "PATH")]
+    pub(crate) gateway_socket: PathBuf,
+    /// TCP address of the gateway instead of its socket, with --api-keys
+    #[arg(long, requires = "api_keys", value_name = "ADDR")]
+    pub(crate) gateway_listen: Option<SocketAddr>,
+    /// Address of the gateway's /metrics and /healthz (loopback)
+    #[arg(long, default_value = "127.0.0.1:9466", value_name = "ADDR")]
+    pub(crate) gateway_metrics_addr: SocketAddr,
+}
+
+/// The gateway of a RolloutJob, in `standalone` or alone.
+#[derive(Debug, Args)]
+pub(crate) struct GatewayArgs {
+    /// Name of the RolloutJob, where the directory holds several
+    #[arg(long, value_name = "NAME")]
+    pub(crate) job: Option<String>,
+    /// An engine: URL[,class=NAME][,slots=N][,role=mixed|prefill|decode][,name=NAME];
+    /// once for each
+    #[arg(long = "engine", value_name = "ENGINE")]
+    pub(crate) engines: Vec<Engine>,
+    /// File with the API key that the engines ask for
+    #[arg(long, value_name = "FILE")]
+    pub(crate) engine_key_file: Option<PathBuf>,
+    /// Where a RewardService with `gpu` is served: NAME=URL
+    #[arg(long = "reward-url", value_name = "NAME=URL", value_parser = pair)]
+    pub(crate) reward_urls: Vec<(String, String)>,
+    /// File with the bearer token of a serverless RewardService: NAME=FILE
+    #[arg(long = "reward-secret", value_name = "NAME=FILE", value_parser = pair)]
+    pub(crate) reward_secrets: Vec<(String, String)>,
+}
+
+/// `rollwright gateway`.
+#[derive(Debug, Args)]
+pub(crate) struct Gateway {
+    /// Directory of manifests: one RolloutJob, its RewardServices and ResourcePools
+    #[arg(short, long, value_name = "DIR")]
+    pub(crate) filename: PathBuf,
+    #[command(flatten)]
+    pub(crate) gateway: GatewayArgs,
+    /// For callers: `unix:/path`, or an address with --api-keys
+    #[arg(long, default_value = "unix:/run/rollwright/gateway.sock", value_name = "WHERE")]
+    pub(crate) listen: Where,
+    /// File of `JOB:KEY` lines; callers on TCP send `Authorization: Bearer KEY`
+    #[arg(long, value_name = "FILE")]
+    pub(crate) api_keys: Option<PathBuf>,
+    /// The action queue: `unix:/path`, or HOST:PORT with --queue-key-file
+    #[arg(long, value_name = "WHERE")]
+    pub(crate) action_queue: Option<QueueWhere>,
+    /// File with this job's key at the action queue
+    #[arg(long, value_name = "FILE")]
+    pub(crate) queue_key_file: Option<PathBuf>,
+    /// The buffer of scored trajectories, and weights
+    #[arg(long, default_value = "/var/lib/rollwright/gateway", value_name = "DIR")]
+    pub(crate) state_dir: PathBuf,
+    /// Address of /metrics and /healthz
+    #[arg(long, default_value = "127.0.0.1:9466", value_name = "ADDR")]
+    pub(crate) metrics_addr: SocketAddr,
+    /// File with the bearer token of /metrics; needed on another address than a loopback one
+    #[arg(long, value_name = "FILE")]
+    pub(crate) metrics_token_file: Option<PathBuf>,
+}
+
+/// One engine, as `--engine` names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Engine {
+    pub(crate) url: String,
+    pub(crate) name: Option<String>,
+    pub(crate) class: String,
+    pub(crate) slots: u32,
+    pub(crate) role: EngineRole,
+}
+
+/// An engine's part in a generation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum EngineRole {
+    Mixed,
+    Prefill,
+    Decode,
+}
+
+impl std::str::FromStr for Engine {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut parts = text.split(',');
+        let url = parts.next().unwrap_or_default().to_owned();
+        if !url.starts_with("http://") && !url.starts_with("unix:/") {
+            return Err(format!("`{url}` is no engine: begin with http:// or unix:/"));
+        }
+        let mut engine = Self {
+            url,
+            name: None,
+            class: "default".to_owned(),
+            slots: 64,
+            role: EngineRole::Mixed,
+        };
+        for part in parts {
+            match part.split_once('=') {
+                Some(("name", name)) => engine.name = Some(name.to_owned()),
+                Some(("class", class)) => class.clone_into(&mut engine.class),
+                Some(("slots", slots)) => {
+                    let parsed = slots.parse().ok().filter(|slots| (1..=65_536).contains(slots));
+                    engine.slots =
+                        parsed.ok_or_else(|| format!("slots={slots} must be from 1 to 65536"))?;
+                }
+                Some(("role", "mixed")) => engine.role = EngineRole::Mixed,
+                Some(("role", "prefill")) => engine.role = EngineRole::Prefill,
+                Some(("role", "decode")) => engine.role = EngineRole::Decode,
+                _ => {
+                    return Err(format!(
+                        "`{part}` is not one of class=NAME, slots=N, role=mixed|prefill|decode, name=NAME"
+                    ));
+                }
+            }
+        }
+        Ok(engine)
+    }
+}
+
+/// Where the action queue is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum QueueWhere {
+    Unix(PathBuf),
+    Tcp(String),
+}
+
+impl std::str::FromStr for QueueWhere {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.strip_prefix("unix:") {
+            Some(path) if path.starts_with('/') => Ok(Self::Unix(path.into())),
+            Some(path) => Err(format!("unix:{path} must be an absolute path")),
+            None => Ok(Self::Tcp(format!("http://{text}"))),
+        }
+    }
+}
+
+fn pair(text: &str) -> Result<(String, String), String> {
+    let parts = text.split_once('=').filter(|(name, of)| !name.is_empty() && !of.is_empty());
+    let (name, of) = parts.ok_or_else(|| format!("`{text}` is not NAME=VALUE"))?;
+    Ok((name.to_owned(), of.to_owned()))
 }
 
 /// `rollwright queue`.

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod cli;
+mod gateway;
 mod logs;
 mod manifests;
 mod queue;
@@ -22,6 +23,7 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
         match cli.role {
             cli::Role::Standalone(args) => standalone::run(args).await,
             cli::Role::Queue(args) => queue::run(args).await,
+            cli::Role::Gateway(args) => gateway::run(args).await,
         }
     })
 }

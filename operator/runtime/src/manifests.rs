@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context as _, bail};
 use kube::core::ObjectMeta;
 use rollwright_crds::pool::CpuPool;
-use rollwright_crds::{ActionQueue, Manifest, ResourcePool};
+use rollwright_crds::{ActionQueue, Manifest, ResourcePool, RewardService, RolloutJob};
 
 /// One action queue and the pools that it names.
 #[derive(Debug)]
@@ -24,9 +24,8 @@ impl Bound {
             match manifest {
                 Manifest::ActionQueue(queue) => queues.push(*queue),
                 Manifest::ResourcePool(pool) => pools.push(*pool),
-                Manifest::RolloutJob(_) | Manifest::RewardService(_) => {
-                    tracing::warn!("{manifest} is left out: this version runs ActionQueues alone");
-                }
+                // The gateway's: see [`Job`].
+                Manifest::RolloutJob(_) | Manifest::RewardService(_) => {}
             }
         }
         let found: Vec<String> = queues.iter().map(|q| name_of(&q.metadata)).collect();
@@ -61,6 +60,46 @@ impl Bound {
             (None, _) => bail!("the queue names no ResourcePool with `cpu`: add one"),
             (Some((one, _)), Some((two, _))) => {
                 bail!("pools `{one}` and `{two}` both have `cpu`: one machine is one pool")
+            }
+        }
+    }
+}
+
+/// One job and what it names.
+#[derive(Debug)]
+pub(crate) struct Job {
+    pub(crate) job: RolloutJob,
+    pub(crate) rewards: Vec<RewardService>,
+    pub(crate) pools: Vec<ResourcePool>,
+}
+
+impl Job {
+    /// Reads a directory and picks the job called `name`, or its only one.
+    pub(crate) fn read(dir: &Path, name: Option<&str>) -> anyhow::Result<Self> {
+        let manifests = rollwright_crds::parse::directory(dir)
+            .with_context(|| format!("the manifests in `{}` are refused", dir.display()))?;
+        let (mut jobs, mut rewards, mut pools) = (Vec::new(), Vec::new(), Vec::new());
+        for manifest in manifests {
+            match manifest {
+                Manifest::RolloutJob(job) => jobs.push(*job),
+                Manifest::RewardService(reward) => rewards.push(*reward),
+                Manifest::ResourcePool(pool) => pools.push(*pool),
+                // The queue's: see [`Bound`].
+                Manifest::ActionQueue(_) => {}
+            }
+        }
+        let found: Vec<String> = jobs.iter().map(|job| name_of(&job.metadata)).collect();
+        jobs.retain(|job| name.is_none_or(|name| name_of(&job.metadata) == name));
+        match (jobs.pop(), jobs.is_empty()) {
+            (Some(job), true) => Ok(Self { job, rewards, pools }),
+            (None, _) => bail!(
+                "no RolloutJob{} in `{}`; there: [{}]",
+                name.map(|name| format!(" `{name}`")).unwrap_or_default(),
+                dir.display(),
+                found.join(", ")
+            ),
+            (Some(_), false) => {
+                bail!("several RolloutJobs: choose one with --job: [{}]", found.join(", "))
             }
         }
     }

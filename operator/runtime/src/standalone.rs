@@ -1,17 +1,19 @@
-//! The role `standalone`: the queue and the agent of one machine in one process.
+//! The role `standalone`: queue, agent and, before engines, the gateway of one machine in
+//! one process.
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
 use rollwright_agent::http::HttpConfig;
 use rollwright_agent::topology::{self, Reserved};
 use rollwright_agent::{AgentConfig, Endpoint};
 use rollwright_crds::pool::CpuPool;
+use rollwright_gateway::{Gateway, GatewayConfig, Listeners as GatewayListeners, QueueAddress};
 use rollwright_queue::{AgentListen, Listen, Listeners, MetricsListen, QueueConfig, QueueServer};
 use tokio_util::sync::CancellationToken;
 
 use crate::cli::Standalone;
-use crate::manifests::Bound;
+use crate::manifests::{Bound, Job};
 use crate::queue::with_parent;
 use crate::shutdown;
 
@@ -40,13 +42,29 @@ pub(crate) async fn run(args: Standalone) -> anyhow::Result<()> {
         agents: AgentListen::Unix(link.clone()),
         metrics: Some(MetricsListen { addr: args.metrics_addr, token_file: None }),
     };
+    let rollouts = match args.gateway.engines.is_empty() {
+        true => None,
+        false => Some(gateway_config(&args)?),
+    };
     let server = QueueServer::start(queue, listeners).await?;
     let at = args
         .listen
         .map_or_else(|| format!("unix:{}", args.socket.display()), |addr| addr.to_string());
     tracing::info!(at, node = agent.node, "callers may connect");
 
-    // The agent stops first: its last reports must reach the queue.
+    let gateway = match rollouts {
+        Some((config, listeners)) => {
+            let gateway = Gateway::start(config, listeners).await?;
+            tracing::info!(at = ?gateway.address(), "trainers and agents may connect");
+            Some(gateway)
+        }
+        None => None,
+    };
+
+    // The gateway stops first: it closes sandboxes. Then the agent: its last reports must
+    // reach the queue.
+    let gateway_stop = CancellationToken::new();
+    let gateway = gateway.map(|gateway| tokio::spawn(gateway.serve(gateway_stop.clone())));
     let (agent_stop, queue_stop) = (CancellationToken::new(), CancellationToken::new());
     let mut agent =
         tokio::spawn(rollwright_agent::run(agent, Endpoint::Unix(link), agent_stop.clone()));
@@ -56,6 +74,10 @@ pub(crate) async fn run(args: Standalone) -> anyhow::Result<()> {
         ended = &mut agent => (Some(ended), None),
         ended = &mut queue => (None, Some(ended)),
     };
+    gateway_stop.cancel();
+    if let Some(gateway) = gateway {
+        gateway.await.context("the gateway's task")?;
+    }
     agent_stop.cancel();
     let agent_ended = match agent_ended {
         Some(ended) => ended,
@@ -68,6 +90,28 @@ pub(crate) async fn run(args: Standalone) -> anyhow::Result<()> {
     };
     agent_ended.context("the agent's task")?.context("the agent")?;
     queue_ended.context("the queue's task")?.context("the queue")
+}
+
+fn gateway_config(args: &Standalone) -> anyhow::Result<(GatewayConfig, GatewayListeners)> {
+    let job = Job::read(&args.manifests.filename, args.gateway.job.as_deref())?;
+    let state_dir = std::path::absolute(args.state_dir.join("gateway"))?;
+    let mut config = crate::gateway::config(&job, &args.gateway, &state_dir)?;
+    config.queue = match args.listen {
+        None => Some(QueueAddress::Unix(args.socket.clone())),
+        Some(_) if config.rewards.iter().all(|reward| reward.spec.sandbox.is_none()) => None,
+        Some(_) => bail!(
+            "rewards in sandboxes go through the queue's own socket: leave --listen out and use --socket"
+        ),
+    };
+    let listeners = GatewayListeners {
+        callers: match args.gateway_listen {
+            Some(addr) => rollwright_gateway::Listen::Tcp(addr),
+            None => rollwright_gateway::Listen::Unix(with_parent(args.gateway_socket.clone())?),
+        },
+        api_keys: args.api_keys.clone(),
+        metrics: Some(MetricsListen { addr: args.gateway_metrics_addr, token_file: None }),
+    };
+    Ok((config, listeners))
 }
 
 fn agent_config(args: &Standalone, pool: String, cpu: &CpuPool) -> anyhow::Result<AgentConfig> {

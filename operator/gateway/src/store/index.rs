@@ -66,15 +66,19 @@ impl Index {
         self.groups.get_mut(group).ok_or_else(missing)
     }
 
-    /// A group that is there already stays as it is.
+    /// A group that is there already stays as it is, but for its numbers, which grow.
     pub(super) fn open(
         &mut self,
         meta: &GroupMeta,
         payload: Option<Place>,
         changes: &mut Changes,
     ) -> Result<(), StoreError> {
-        if self.groups.contains_key(&meta.id) {
+        if let Some(held) = self.groups.get_mut(&meta.id) {
             changes.freed.extend(payload);
+            if held.form.numbers < meta.numbers {
+                held.form.numbers = meta.numbers;
+                changes.put(Space::Groups, meta.id.as_str().as_bytes(), encode(&held.form)?);
+            }
             return Ok(());
         }
         let form = GroupForm::new(meta, payload);

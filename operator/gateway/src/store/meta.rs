@@ -1,5 +1,7 @@
 //! What the store says about groups, records and batches, and how that is written.
 
+use std::time::Duration;
+
 use rollwright_core::ids::{GroupId, Task, TrajectoryId};
 use rollwright_core::version::{BatchId, Version};
 use serde::de::DeserializeOwned;
@@ -22,6 +24,8 @@ pub struct GroupMeta {
     pub needed: u32,
     /// Trajectories that were started at first.
     pub start: u32,
+    /// Numbers of its trajectories below this may have been given away.
+    pub numbers: u32,
     /// Version of the weights when it was opened, or that is pinned.
     pub version: Version,
     /// True when it never enters a batch.
@@ -39,10 +43,14 @@ pub struct RecordMeta {
     pub group: GroupId,
     /// Its reward.
     pub reward: f64,
-    /// Version of the weights when it started.
-    pub start: Version,
+    /// Version of the weights when it was opened.
+    pub opened_at: Version,
+    /// From its opening until it was scored.
+    pub took: Duration,
+    /// Version that generated its first token, if it has one.
+    pub start: Option<Version>,
     /// Oldest version that generated one of its tokens.
-    pub oldest: Version,
+    pub oldest: Option<Version>,
     /// Generation requests that were answered.
     pub turns: u32,
     /// Tokens that were not generated.
@@ -76,6 +84,8 @@ pub(super) struct GroupForm {
     task: String,
     needed: u32,
     start: u32,
+    /// As in [`GroupMeta`].
+    pub(super) numbers: u32,
     version: u64,
     evaluation: bool,
     tokens: bool,
@@ -90,8 +100,10 @@ pub(super) struct GroupForm {
 pub(super) struct RecordForm {
     group: String,
     reward: f64,
-    start: u64,
-    oldest: u64,
+    opened_at: u64,
+    took: Duration,
+    start: Option<u64>,
+    oldest: Option<u64>,
     turns: u32,
     prompt_tokens: u64,
     generated_tokens: u64,
@@ -141,6 +153,7 @@ impl GroupForm {
             task: meta.task.to_string(),
             needed: meta.needed,
             start: meta.start,
+            numbers: meta.numbers,
             version: meta.version.0,
             evaluation: meta.evaluation,
             tokens: meta.tokens,
@@ -156,6 +169,7 @@ impl GroupForm {
             task: Task::new(&self.task).map_err(|error| corrupt("group", id, error))?,
             needed: self.needed,
             start: self.start,
+            numbers: self.numbers,
             version: Version(self.version),
             evaluation: self.evaluation,
             tokens: self.tokens,
@@ -168,8 +182,10 @@ impl RecordForm {
         Self {
             group: meta.group.to_string(),
             reward: meta.reward,
-            start: meta.start.0,
-            oldest: meta.oldest.0,
+            opened_at: meta.opened_at.0,
+            took: meta.took,
+            start: meta.start.map(|version| version.0),
+            oldest: meta.oldest.map(|version| version.0),
             turns: meta.turns,
             prompt_tokens: meta.prompt_tokens,
             generated_tokens: meta.generated_tokens,
@@ -182,8 +198,10 @@ impl RecordForm {
             trajectory: TrajectoryId::new(id).map_err(|error| corrupt("record", id, error))?,
             group: group_id(&self.group)?,
             reward: self.reward,
-            start: Version(self.start),
-            oldest: Version(self.oldest),
+            opened_at: Version(self.opened_at),
+            took: self.took,
+            start: self.start.map(Version),
+            oldest: self.oldest.map(Version),
             turns: self.turns,
             prompt_tokens: self.prompt_tokens,
             generated_tokens: self.generated_tokens,

@@ -23,7 +23,7 @@ pub struct StatusReport {
     /// What the trainer took.
     pub batches: BatchCounts,
     /// Part of the generated tokens that ended in a batch or may still; 1 where nothing was lost.
-    pub kept_fraction: f64,
+    pub kept_fraction: Option<f64>,
     /// Time of a training step over the time to generate a batch; null until both are known.
     pub train_to_generation_ratio: Option<f64>,
     /// What would make the two meet, as a sentence; may be empty.

@@ -1,0 +1,286 @@
+//! A gateway from its start to its end.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rollwright_auth::{ApiKeys, KeysError, MetricsError, MetricsListen, MetricsListener};
+use rollwright_core::fault::Fault;
+use rollwright_core::ids::{InvalidId, Task};
+use rollwright_core::rollout::{Event, Rollout};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::actions::Actions;
+use crate::api;
+use crate::config::{GatewayConfig, QueueAddress, RewardConfig, Secret, WorkerConfig};
+use crate::dispatch::Dispatch;
+use crate::driver::{Api, Driver, Order, Parts as DriverParts, recovered};
+use crate::engine::control::Control;
+use crate::engine::endpoint::{Endpoint, InvalidUrl};
+use crate::events::{EventHub, HubLimits};
+use crate::metrics::Metrics;
+use crate::proxy::{self, Listen, ListenError, Server};
+use crate::reward::{GpuScorer, SandboxScorer, Scorer, ServerlessScorer};
+use crate::store::{Store, StoreConfig, StoreError};
+use crate::weights::{BucketStore, Origin, PullConfig, Puller, StoreConfig as BucketConfig};
+
+/// Changes of engines that wait to be told.
+const ENGINE_EVENTS: usize = 1024;
+/// Without a byte for so long, a pull is given up.
+const PULL_PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
+
+/// Where a gateway listens.
+#[derive(Debug, Clone)]
+pub struct Listeners {
+    /// Callers.
+    pub callers: Listen,
+    /// File of `JOB:KEY` lines; needed on TCP.
+    pub api_keys: Option<PathBuf>,
+    /// Metrics and health.
+    pub metrics: Option<MetricsListen>,
+}
+
+/// Why a gateway does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum GatewayError {
+    /// TCP without keys.
+    #[error(
+        "callers on {0} would not be authenticated: give an API key file, or listen on a Unix socket"
+    )]
+    NoKeys(SocketAddr),
+    /// The keys cannot be read.
+    #[error(transparent)]
+    Keys(#[from] KeysError),
+    /// The callers' address cannot be had.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// The metrics' address cannot be had.
+    #[error(transparent)]
+    MetricsListen(#[from] MetricsError),
+    /// The metrics cannot be set up.
+    #[error("cannot set up metrics: {0}")]
+    Metrics(#[from] prometheus::Error),
+    /// The store cannot be opened.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A worker's address is none.
+    #[error(transparent)]
+    Worker(#[from] InvalidUrl),
+    /// A name is no id.
+    #[error(transparent)]
+    Id(#[from] InvalidId),
+    /// Something that is configured cannot be.
+    #[error("{}", .0.message)]
+    Refused(Fault),
+    /// A reward in a sandbox without a queue to make it.
+    #[error(
+        "RewardService `{0}` scores in a sandbox, and the gateway knows no action queue: name one in spec.actionQueue and give its address"
+    )]
+    NoQueue(String),
+    /// A reward model without an address.
+    #[error(
+        "RewardService `{0}` is a model on GPUs: give the URL that it is served at (--reward-url {0}=URL)"
+    )]
+    NoRewardUrl(String),
+}
+
+/// A gateway that listens.
+pub struct Gateway {
+    server: Server,
+    driver: Arc<Driver>,
+    dispatch: Arc<Dispatch>,
+    hub: Arc<EventHub>,
+    store: Store,
+    actions: Option<Actions>,
+    metrics: Option<MetricsListener>,
+    tasks: JoinSet<()>,
+}
+
+impl Gateway {
+    /// Opens the store, takes up what was there, listens, and begins to ask the engines.
+    pub async fn start(config: GatewayConfig, listeners: Listeners) -> Result<Self, GatewayError> {
+        let keys = match (&listeners.callers, &listeners.api_keys) {
+            (Listen::Tcp(_), Some(path)) => Some(ApiKeys::read(path)?),
+            (Listen::Tcp(addr), None) => return Err(GatewayError::NoKeys(*addr)),
+            (Listen::Unix(_), _) => None,
+        };
+        let metrics_listener = match &listeners.metrics {
+            Some(listen) => Some(listen.bind().await?),
+            None => None,
+        };
+        let metrics = Arc::new(Metrics::new()?);
+        let data_metrics = proxy::Metrics::new(metrics.registry())?;
+        let (store, found) = Store::open(StoreConfig::new(config.state_dir.join("buffer"))).await?;
+        let (buckets, puller) = weights(&config).await?;
+        let actions = config.queue.as_ref().map(|queue| connect(queue, &config)).transpose()?;
+        let scorers = config.rewards.iter().map(|reward| scorer(reward, actions.as_ref()));
+        let scorers = scorers.collect::<Result<_, _>>()?;
+
+        let (orders_tx, orders) = mpsc::unbounded_channel::<Order>();
+        let core = Rollout::new(config.rollout.clone());
+        let dispatch = Dispatch::new(core, orders_tx.clone());
+        let hub = EventHub::new(micros(), HubLimits::default());
+        let (engines_tx, engines) = mpsc::channel(ENGINE_EVENTS);
+        let mut workers = Vec::new();
+        for worker in &config.workers {
+            config.endpoint(worker)?;
+            let key = config.engine_key.as_ref().map(Secret::expose);
+            let control = Control::new(&worker.url, config.dialect.clone(), key, config.control);
+            workers.push((worker.clone(), control.map_err(GatewayError::Refused)?));
+        }
+        let models = vec![config.model.clone()];
+        let (job, limits) = (config.job.clone(), config.limits.clone());
+        let driver = Driver::new(DriverParts {
+            config,
+            dispatch: Arc::clone(&dispatch),
+            orders_tx,
+            store: store.clone(),
+            hub: Arc::clone(&hub),
+            buckets,
+            puller,
+            workers,
+            engines_tx,
+            scorers,
+            actions: actions.clone(),
+            metrics,
+        });
+
+        let mut tasks = JoinSet::new();
+        tasks.spawn(Arc::clone(&driver).run(orders));
+        let recovered = Event::Recovered(recovered(found).map_err(GatewayError::Refused)?);
+        dispatch.event(recovered).map_err(GatewayError::Refused)?;
+        tasks.spawn(Arc::clone(&driver).observe(engines));
+        let ticking = Arc::clone(&dispatch);
+        tasks.spawn(async move { ticking.run().await });
+
+        let parts = proxy::Parts {
+            job,
+            keys: keys.unwrap_or_default(),
+            dispatch: Arc::clone(&dispatch),
+            api: api::routes(Arc::new(Api(Arc::clone(&driver)))),
+            api_runtime: tokio::runtime::Handle::current(),
+            metrics: data_metrics,
+            limits,
+            task: Task::new("default")?,
+            models,
+        };
+        let server = Server::start(&listeners.callers, parts)?;
+        Ok(Self { server, driver, dispatch, hub, store, actions, metrics: metrics_listener, tasks })
+    }
+
+    /// Where callers connect, with the port that was taken.
+    pub fn address(&self) -> &Listen {
+        self.server.address()
+    }
+
+    /// Address of the metrics listener.
+    pub fn metrics_addr(&self) -> Option<SocketAddr> {
+        self.metrics.as_ref().and_then(MetricsListener::addr)
+    }
+
+    /// Serves until `stop`; then requests in flight may end, and everything that was
+    /// accepted is on disk.
+    pub async fn serve(self, stop: CancellationToken) {
+        let Self { server, driver, dispatch, hub, store, actions, metrics, mut tasks } = self;
+        if let Some(listener) = metrics {
+            let read = Arc::clone(&dispatch);
+            let shown = Arc::clone(driver.metrics());
+            let (listener, routes) = listener.routes(move || {
+                read.view(|core| shown.read(core, read.now()));
+                shown.render()
+            });
+            let routes = routes.route("/healthz", axum::routing::get(async || "ok"));
+            let until = stop.clone().cancelled_owned();
+            tasks.spawn(async move {
+                let served = axum::serve(listener, routes).with_graceful_shutdown(until).await;
+                if let Err(error) = served {
+                    tracing::error!(%error, "metrics are served no more");
+                }
+            });
+        }
+        stop.cancelled().await;
+        hub.close();
+        server.shutdown().await;
+        driver.finish().await;
+        if let Some(actions) = actions {
+            actions.released().await;
+        }
+        store.close().await;
+        tasks.shutdown().await;
+    }
+}
+
+impl GatewayConfig {
+    /// Where buckets of weights are pulled to.
+    pub(crate) fn pulled_dir(&self) -> PathBuf {
+        self.state_dir.join("pulled")
+    }
+
+    /// A worker as the data path sees it.
+    pub(crate) fn endpoint(&self, worker: &WorkerConfig) -> Result<Endpoint, InvalidUrl> {
+        let index = self.workers.iter().position(|known| known.worker == worker.worker);
+        let index = index.unwrap_or_default() as u32;
+        let mut endpoint = Endpoint::new(worker.worker.clone(), index, &worker.url)?;
+        endpoint.kind = self.kind;
+        endpoint.takes_priority = self.takes_priority;
+        endpoint.authorization = self.engine_key.as_ref().and_then(|key| {
+            let mut value =
+                http::HeaderValue::from_str(&format!("Bearer {}", key.expose())).ok()?;
+            value.set_sensitive(true);
+            Some(value)
+        });
+        Ok(endpoint)
+    }
+}
+
+/// Grows from one start of the gateway to the next.
+fn micros() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    since.as_micros() as u64
+}
+
+async fn weights(config: &GatewayConfig) -> Result<(BucketStore, Puller), GatewayError> {
+    let buckets = BucketStore::open(BucketConfig {
+        dir: config.state_dir.join("buckets"),
+        max_bucket: config.max_bucket,
+        max_version: config.max_bucket.saturating_mul(4096),
+        max_buckets: 4096,
+    });
+    let buckets = buckets.await.map_err(GatewayError::Refused)?;
+    let pull = PullConfig {
+        dir: config.pulled_dir(),
+        bandwidth: None,
+        parallel: 4,
+        patience: PULL_PATIENCE,
+    };
+    let puller = Puller::new(Origin::Store(buckets.clone()), pull);
+    Ok((buckets, puller))
+}
+
+fn connect(queue: &QueueAddress, config: &GatewayConfig) -> Result<Actions, GatewayError> {
+    match queue {
+        QueueAddress::Unix(socket) => Ok(Actions::unix(socket, config.job.as_str())),
+        QueueAddress::Tcp { address, key } => {
+            let actions = Actions::tcp(address, key.expose(), config.job.as_str());
+            actions.map_err(GatewayError::Refused)
+        }
+    }
+}
+
+fn scorer(reward: &RewardConfig, actions: Option<&Actions>) -> Result<Scorer, GatewayError> {
+    if let Some(sandbox) = &reward.spec.sandbox {
+        let actions = actions.ok_or_else(|| GatewayError::NoQueue(reward.name.clone()))?;
+        return Ok(Scorer::Sandbox(SandboxScorer::new(actions.clone(), sandbox)));
+    }
+    if let Some(http) = &reward.spec.serverless {
+        let secret = reward.secret_file.clone();
+        let scorer = ServerlessScorer::new(&http.url, secret, http.timeout.into());
+        return scorer.map(Scorer::Serverless).map_err(GatewayError::Refused);
+    }
+    let url = reward.url.as_ref().ok_or_else(|| GatewayError::NoRewardUrl(reward.name.clone()))?;
+    let timeout = reward.spec.gpu.as_ref().map(|gpu| gpu.timeout.into()).unwrap_or_default();
+    GpuScorer::new(url, timeout).map(Scorer::Gpu).map_err(GatewayError::Refused)
+}

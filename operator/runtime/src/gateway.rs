@@ -1,0 +1,99 @@
+//! The role `gateway`, and what standalone shares with it.
+
+use std::path::Path;
+
+use anyhow::{Context as _, ensure};
+use rollwright_core::ids::{Class, WorkerId};
+use rollwright_core::router::{Role, WorkerSpec};
+use rollwright_gateway::{
+    Gateway, GatewayConfig, Listen, Listeners, QueueAddress, Secret, WorkerConfig,
+};
+use rollwright_queue::MetricsListen;
+
+use crate::cli::{self, EngineRole, GatewayArgs, QueueWhere, Where};
+use crate::manifests::Job;
+use crate::queue::with_parent;
+use crate::shutdown;
+
+pub(crate) async fn run(args: cli::Gateway) -> anyhow::Result<()> {
+    let shutdown = shutdown::on_signal()?;
+    let job = Job::read(&args.filename, args.gateway.job.as_deref())?;
+    let mut config = config(&job, &args.gateway, &args.state_dir)?;
+    config.queue = match args.action_queue {
+        None => None,
+        Some(QueueWhere::Unix(path)) => Some(QueueAddress::Unix(path)),
+        Some(QueueWhere::Tcp(address)) => {
+            let file = args.queue_key_file.context(
+                "the action queue at an address asks for this job's key: give --queue-key-file",
+            )?;
+            Some(QueueAddress::Tcp { address, key: secret(&file)? })
+        }
+    };
+    let listeners = Listeners {
+        callers: match args.listen {
+            Where::Unix(path) => Listen::Unix(with_parent(path)?),
+            Where::Tcp(addr) => Listen::Tcp(addr),
+        },
+        api_keys: args.api_keys,
+        metrics: Some(MetricsListen {
+            addr: args.metrics_addr,
+            token_file: args.metrics_token_file,
+        }),
+    };
+    let name = config.job.clone();
+    let gateway = Gateway::start(config, listeners).await?;
+    tracing::info!(job = %name, at = ?gateway.address(), "ready");
+    gateway.serve(shutdown).await;
+    Ok(())
+}
+
+/// The settings of a job's gateway, with the engines of the command line.
+pub(crate) fn config(
+    job: &Job,
+    args: &GatewayArgs,
+    state_dir: &Path,
+) -> anyhow::Result<GatewayConfig> {
+    ensure!(!args.engines.is_empty(), "no engine: give --engine URL at least once");
+    let mut config = GatewayConfig::from_manifests(&job.job, &job.pools, &job.rewards, state_dir)?;
+    if let Some(file) = &args.engine_key_file {
+        config.engine_key = Some(secret(file)?);
+    }
+    for (index, engine) in args.engines.iter().enumerate() {
+        let name = engine.name.clone().unwrap_or_else(|| format!("engine-{index}"));
+        config.workers.push(WorkerConfig {
+            worker: WorkerId::new(&name)?,
+            url: engine.url.clone(),
+            spec: WorkerSpec {
+                class: Class::new(&engine.class)?,
+                role: match engine.role {
+                    EngineRole::Mixed => Role::Mixed,
+                    EngineRole::Prefill => Role::Prefill,
+                    EngineRole::Decode => Role::Decode,
+                },
+                slots: engine.slots,
+                version: None,
+            },
+        });
+    }
+    for (name, url) in &args.reward_urls {
+        let reward = config.rewards.iter_mut().find(|reward| reward.name == *name);
+        let reward = reward
+            .with_context(|| format!("--reward-url: the job names no RewardService `{name}`"))?;
+        reward.url = Some(url.clone());
+    }
+    for (name, file) in &args.reward_secrets {
+        let reward = config.rewards.iter_mut().find(|reward| reward.name == *name);
+        let reward = reward
+            .with_context(|| format!("--reward-secret: the job names no RewardService `{name}`"))?;
+        reward.secret_file = Some(file.into());
+    }
+    Ok(config)
+}
+
+fn secret(file: &Path) -> anyhow::Result<Secret> {
+    let text = std::fs::read_to_string(file)
+        .with_context(|| format!("cannot read the key in `{}`", file.display()))?;
+    let text = text.trim();
+    ensure!(!text.is_empty(), "`{}` holds no key", file.display());
+    Ok(Secret::new(text))
+}
