@@ -2,6 +2,7 @@
 //! the reply, and no redirect followed, so that a secret goes only where it was meant to.
 
 use std::error::Error as _;
+use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use bytes::{Bytes, BytesMut};
@@ -30,12 +31,24 @@ pub(crate) enum Proxy {
 
 /// A client that follows no redirect.
 pub(crate) fn client(proxy: Proxy) -> Result<reqwest::Client, Fault> {
+    built(builder(proxy))
+}
+
+/// A client of what listens on a unix socket, whatever host its calls name.
+pub(crate) fn unix_client(socket: &Path) -> Result<reqwest::Client, Fault> {
+    built(builder(Proxy::Never).unix_socket(socket))
+}
+
+fn builder(proxy: Proxy) -> reqwest::ClientBuilder {
     let builder = reqwest::Client::builder()
         .redirect(Policy::none())
         .connect_timeout(CONNECT)
         .pool_max_idle_per_host(IDLE)
         .user_agent("rollwright-gateway");
-    let builder = if proxy == Proxy::Never { builder.no_proxy() } else { builder };
+    if proxy == Proxy::Never { builder.no_proxy() } else { builder }
+}
+
+fn built(builder: reqwest::ClientBuilder) -> Result<reqwest::Client, Fault> {
     builder.build().map_err(|error| {
         let message = format!("cannot set up HTTP calls: {}", chain(&error));
         Fault::new(FaultKind::Infrastructure, "HttpClient", message)

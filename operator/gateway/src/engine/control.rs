@@ -189,7 +189,7 @@ impl Control {
             Some(held) if held != version => {
                 let message = format!(
                     "the engine at {} holds version {held} after an update to {version}: it is updated again before it serves",
-                    self.requests.base()
+                    self.requests.shown()
                 );
                 Err(Fault::new(FaultKind::Infrastructure, "EngineVersionMismatch", message))
             }

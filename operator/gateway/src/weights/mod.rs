@@ -12,4 +12,4 @@ mod store;
 pub use bucket::{Bucket, Listing};
 pub use origin::Origin;
 pub use pull::{PullConfig, Pulled, Puller};
-pub use store::{Announced, BucketFile, BucketStore, StoreConfig};
+pub use store::{BucketStore, StoreConfig};

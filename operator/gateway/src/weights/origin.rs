@@ -94,12 +94,12 @@ impl Origin {
         match self {
             Self::Gateway(remote) => remote.read(version, bucket, offset).await,
             Self::Store(store) => {
-                let read = store.read(version, &bucket.name).await;
-                let file = read.map_err(|fault| match fault.kind {
+                let pieces = store.stream(version, &bucket.name, offset..bucket.bytes).await;
+                let pieces = pieces.map_err(|fault| match fault.kind {
                     FaultKind::User => gone(version),
                     _ => fault,
                 })?;
-                Ok(Content { from: offset, pieces: file.bytes(offset..bucket.bytes).await? })
+                Ok(Content { from: offset, pieces })
             }
         }
     }

@@ -142,6 +142,11 @@ impl BucketStore {
         Ok(())
     }
 
+    /// True from [`Self::begin`] to [`Self::seal`].
+    pub fn is_open(&self, version: Version) -> bool {
+        self.versions().get(&version).is_some_and(|held| held.state == State::Open)
+    }
+
     /// `version` is whole: it takes no bucket any more, and pullers finish. Refused while
     /// an upload is under way, and when nothing was pushed.
     pub fn seal(&self, version: Version) -> Result<(), Fault> {
@@ -210,25 +215,32 @@ impl BucketStore {
         Some(last.duration_since(first))
     }
 
-    /// Takes a bucket as it comes. A bucket that is there already with the same content is
-    /// success, so that an upload may be repeated.
+    /// Refuses a bucket whose announced length is too much, before a byte of it is read.
+    pub fn fits(&self, name: &str, announced: Option<u64>) -> Result<(), Fault> {
+        let most = self.0.config.max_bucket;
+        if announced.is_some_and(|bytes| bytes > most) {
+            Err(too_large(name, most))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Takes a bucket as it comes; its digest must be `expected`, where that is given. A
+    /// bucket that is there already with the same content is success, so that an upload
+    /// may be repeated.
     pub async fn put<E: Display>(
         &self,
         version: Version,
         name: &str,
-        announced: Announced,
+        expected: Option<[u8; 32]>,
         body: impl Stream<Item = Result<Bytes, E>> + Send,
     ) -> Result<Bucket, Fault> {
         check_name(name)?;
-        let most = self.0.config.max_bucket;
-        if announced.length.is_some_and(|bytes| bytes > most) {
-            return Err(too_large(name, most));
-        }
         let mut upload = Upload::begin(self, version, name)?;
         let file = fs::File::create_new(&upload.partial).await;
         let file = file.map_err(|error| disk(&upload.partial, &error))?;
         let sha = upload.receive(file, body).await?;
-        if let Some(expected) = announced.sha256
+        if let Some(expected) = expected
             && expected != sha
         {
             let message = format!(
@@ -241,55 +253,32 @@ impl BucketStore {
         upload.publish(&sha).await
     }
 
-    /// Opens a bucket for reading.
-    pub async fn read(&self, version: Version, name: &str) -> Result<BucketFile, Fault> {
-        let bucket = {
-            let versions = self.versions();
-            let held = versions.get(&version).ok_or_else(|| unknown(version))?;
-            held.buckets.get(name).cloned().ok_or_else(|| missing(version, name))?
-        };
+    /// The length of a bucket.
+    pub fn length(&self, version: Version, name: &str) -> Result<u64, Fault> {
+        let versions = self.versions();
+        let held = versions.get(&version).ok_or_else(|| unknown(version))?;
+        let bucket = held.buckets.get(name).ok_or_else(|| missing(version, name))?;
+        Ok(bucket.bytes)
+    }
+
+    /// The bytes of a bucket in `range`, which must lie inside. All of them come, even
+    /// when the version is deleted meanwhile.
+    pub async fn stream(
+        &self,
+        version: Version,
+        name: &str,
+        range: Range<u64>,
+    ) -> Result<BoxStream<'static, Result<Bytes, Fault>>, Fault> {
+        self.length(version, name)?;
         let path = self.path(version).join(name);
-        let file = File::open(&path).await.map_err(|error| match error.kind() {
+        let mut file = File::open(&path).await.map_err(|error| match error.kind() {
             // Deleted since.
             std::io::ErrorKind::NotFound => missing(version, name),
             _ => disk(&path, &error),
         })?;
-        Ok(BucketFile { bucket, file, path })
-    }
-}
-
-/// What the sender says of a bucket before it sends it.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Announced {
-    /// Its digest.
-    pub sha256: Option<[u8; 32]>,
-    /// Its length: one that is too long is refused before a byte of it is read.
-    pub length: Option<u64>,
-}
-
-/// A bucket that is open: all of it can be read, even when its version is deleted.
-#[derive(Debug)]
-pub struct BucketFile {
-    bucket: Bucket,
-    file: File,
-    path: PathBuf,
-}
-
-impl BucketFile {
-    /// Which.
-    pub fn bucket(&self) -> &Bucket {
-        &self.bucket
-    }
-
-    /// The bytes of `range`, which must lie inside.
-    pub async fn bytes(
-        mut self,
-        range: Range<u64>,
-    ) -> Result<BoxStream<'static, Result<Bytes, Fault>>, Fault> {
-        let path = self.path;
-        let sought = self.file.seek(SeekFrom::Start(range.start)).await;
+        let sought = file.seek(SeekFrom::Start(range.start)).await;
         sought.map_err(|error| disk(&path, &error))?;
-        let part = self.file.take(range.end.saturating_sub(range.start));
+        let part = file.take(range.end.saturating_sub(range.start));
         let pieces = ReaderStream::with_capacity(part, READ);
         Ok(pieces.map(move |piece| piece.map_err(|error| disk(&path, &error))).boxed())
     }

@@ -24,7 +24,7 @@ pub(super) async fn update(
 pub(super) fn external(requests: &Requests) -> Fault {
     let message = format!(
         "the engine at {} loads weights from disk only: use transfer \"disk\" or \"store\"",
-        requests.base()
+        requests.shown()
     );
     Fault::new(FaultKind::User, "TransferUnsupported", message)
 }

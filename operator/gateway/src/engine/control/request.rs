@@ -1,5 +1,6 @@
 //! One control call: bounded, and an error that hides in a 200 is still an error.
 
+use std::path::Path;
 use std::time::Duration;
 
 use http::{HeaderValue, Method, StatusCode};
@@ -16,6 +17,7 @@ const MOST: usize = 4 << 20;
 pub(super) struct Requests {
     client: reqwest::Client,
     base: String,
+    shown: String,
     authorization: Option<HeaderValue>,
 }
 
@@ -25,19 +27,27 @@ fn infrastructure(reason: &'static str, message: String) -> Fault {
 
 impl Requests {
     pub(super) fn new(url: &str, authorization: Option<HeaderValue>) -> Result<Self, Fault> {
+        if let Some(socket) = url.strip_prefix("unix:").filter(|socket| socket.starts_with('/')) {
+            let client = outbound::unix_client(Path::new(socket))?;
+            let shown = url.to_owned();
+            // The name is never looked up.
+            return Ok(Self { client, base: "http://engine".to_owned(), shown, authorization });
+        }
         let parsed = reqwest::Url::parse(url).ok();
         if !parsed.is_some_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host()) {
             let message = format!(
-                "`{url}` is no engine's address: write for example \"http://10.0.0.7:8000\""
+                "`{url}` is no engine's address: write for example \"http://10.0.0.7:8000\" or \"unix:/run/engine.sock\""
             );
             return Err(Fault::new(FaultKind::User, "InvalidEngineUrl", message));
         }
+        let base = url.trim_end_matches('/').to_owned();
         let client = outbound::client(Proxy::Never)?;
-        Ok(Self { client, base: url.trim_end_matches('/').to_owned(), authorization })
+        Ok(Self { client, shown: base.clone(), base, authorization })
     }
 
-    pub(super) fn base(&self) -> &str {
-        &self.base
+    /// The engine's address, for messages.
+    pub(super) fn shown(&self) -> &str {
+        &self.shown
     }
 
     pub(super) async fn get(&self, path: &str, limit: Duration) -> Result<Reply, Fault> {
@@ -74,7 +84,8 @@ impl Requests {
         body: Option<&Value>,
         limit: Duration,
     ) -> Result<Reply, Fault> {
-        let (base, shown) = (&self.base, path.split('?').next().unwrap_or(path));
+        let (base, engine) = (&self.base, &self.shown);
+        let shown = path.split('?').next().unwrap_or(path);
         let call = Call {
             method,
             url: &format!("{base}{path}"),
@@ -84,7 +95,7 @@ impl Requests {
             most: MOST,
         };
         let reply = outbound::send(&self.client, call).await.map_err(|error| {
-            let message = format!("{shown} of the engine at {base} failed: {error}");
+            let message = format!("{shown} of the engine at {engine} failed: {error}");
             let reason = match error {
                 CallError::Unreachable(_) => "EngineUnreachable",
                 CallError::Timeout(_) => "EngineTimeout",
@@ -98,25 +109,25 @@ impl Requests {
     }
 
     fn check(&self, reply: &Reply, path: &str) -> Result<(), Fault> {
-        let (status, base) = (reply.status, &self.base);
+        let (status, engine) = (reply.status, &self.shown);
         if matches!(status, StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED) {
             let message = format!(
-                "the engine at {base} has no {path}: use a version that has it (vLLM: start it with VLLM_SERVER_DEV_MODE=1), and check engine.type"
+                "the engine at {engine} has no {path}: use a version that has it (vLLM: start it with VLLM_SERVER_DEV_MODE=1), and check engine.type"
             );
             return Err(infrastructure(NO_ENDPOINT, message));
         }
         if matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
-            let message = format!("the engine at {base} refused {path}: give its API key");
+            let message = format!("the engine at {engine} refused {path}: give its API key");
             return Err(infrastructure("EngineUnauthorized", message));
         }
         if !status.is_success() {
             let said = self.excerpt(reply);
-            let message = format!("{path} of the engine at {base} answered {status}: {said}");
+            let message = format!("{path} of the engine at {engine} answered {status}: {said}");
             return Err(infrastructure("EngineRefused", message));
         }
         if said_error(&reply.body) {
             let said = self.excerpt(reply);
-            let message = format!("{path} of the engine at {base} answered an error: {said}");
+            let message = format!("{path} of the engine at {engine} answered an error: {said}");
             return Err(infrastructure("EngineRefused", message));
         }
         Ok(())

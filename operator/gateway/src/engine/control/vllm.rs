@@ -52,7 +52,7 @@ pub(super) async fn update(
     let body = json!({ "new_version": version, "weight_version": version });
     let told = requests.optional(Method::POST, "/update_weight_version", Some(&body), limits.step);
     if told.await?.is_none() {
-        tracing::debug!(engine = requests.base(), "it cannot be told its weights' version");
+        tracing::debug!(engine = requests.shown(), "it cannot be told its weights' version");
     }
     Ok(())
 }
@@ -95,7 +95,7 @@ async fn expect_paused(requests: &Requests, paused: bool, limit: Duration) -> Re
     let told = if paused { "/pause" } else { "/resume" };
     let message = format!(
         "the engine at {} answered {told}, but /is_paused says {}",
-        requests.base(),
+        requests.shown(),
         requests.excerpt(&reply)
     );
     Err(Fault::new(FaultKind::Infrastructure, "EngineRefused", message))
