@@ -12,7 +12,8 @@ from stack import Stack, missing
 from rollwright import ActionClient
 
 # The agent reads no configuration of this machine, and asks nobody for prices.
-os.environ["MSWEA_GLOBAL_CONFIG_DIR"] = tempfile.mkdtemp(prefix="rwpy-")
+_CONFIG = tempfile.TemporaryDirectory(prefix="rwpy-")
+os.environ["MSWEA_GLOBAL_CONFIG_DIR"] = _CONFIG.name
 os.environ["MSWEA_SILENT_STARTUP"] = "1"
 os.environ["MSWEA_MODEL_RETRY_STOP_AFTER_ATTEMPT"] = "1"
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"

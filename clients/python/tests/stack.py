@@ -119,6 +119,7 @@ class Stack:
                 if any(node["connected"] for node in nodes):
                     return
                 time.sleep(0.05)
+        self.kill()
         raise RuntimeError(f"the queue does not start:\n{(self.dir / 'log').read_text()[-4000:]}")
 
 

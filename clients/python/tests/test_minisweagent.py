@@ -9,10 +9,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-import minisweagent
 import pytest
-import yaml
 from minisweagent.agents.default import DefaultAgent
+from minisweagent.config import get_config_from_spec
 from minisweagent.environments import get_environment
 from minisweagent.models.litellm_model import LitellmModel
 from stack import Stack
@@ -24,7 +23,7 @@ from rollwright.minisweagent import RollwrightEnvironment
 
 pytestmark = pytest.mark.queue
 
-TEMPLATES = yaml.safe_load((Path(minisweagent.__file__).parent / "config/mini.yaml").read_text())
+TEMPLATES = get_config_from_spec("mini.yaml")
 
 
 def agent(stub: StubOpenAi, env: RollwrightEnvironment, tmp_path: Path) -> DefaultAgent:

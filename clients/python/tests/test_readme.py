@@ -29,7 +29,15 @@ def test_the_examples_of_the_clients_have_its_types(tmp_path: Path) -> None:
     paths = [tmp_path / f"example_{number}.py" for number in range(len(ours))]
     for path, block in zip(paths, ours, strict=True):
         path.write_text(block)
-    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", tmp_path / "cache", *paths]
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--strict",
+        "--cache-dir",
+        str(tmp_path),
+        *map(str, paths),
+    ]
     checked = subprocess.run(
         command, capture_output=True, text=True, cwd=tmp_path, env=os.environ | SOURCE, check=False
     )
