@@ -18,9 +18,9 @@ from tokenizer import END, PAD
 
 
 @partial(jax.jit, static_argnames="config", donate_argnames="cache")
-def _step(params, config, cache, tokens, positions, temperatures, key, count):
-    """Reads a token per slot and samples the next. Log-probabilities are at temperature 1."""
-    logits, cache = model.decode(params, config, cache, tokens, positions)
+def _step(params, config, cache, slots, tokens, positions, temperatures, key, count):
+    """Reads a token in each of `slots` and samples the next. Log-probabilities are at temperature 1."""
+    logits, cache = model.decode(params, config, cache, slots, tokens, positions)
     heat = jnp.maximum(temperatures, 1e-6)[:, None]
     drawn = jax.random.categorical(jax.random.fold_in(key, count), logits / heat)
     sampled = jnp.where(temperatures > 0, drawn, logits.argmax(-1))
@@ -41,6 +41,7 @@ class Request:
     logprobs: list = field(default_factory=list)
     finish: str | None = None  # stop, length or abort
     weight_version: str = ""  # of the newest token
+    streamed: bool = False  # its reader wants every token at once
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
     def end(self, finish):
@@ -124,46 +125,48 @@ class Batcher:
                 await self._wake.wait()
                 continue
             async with self._stepping:
-                stepped = list(self.slots)
-                sampled, logprobs = await asyncio.to_thread(self._step, stepped)
-                self._deliver(stepped, sampled, logprobs)
+                for slot, token, logprob in await asyncio.to_thread(self._step, list(self.slots)):
+                    self._deliver(slot, token, logprob)
 
     def _admit(self):
         for index, slot in enumerate(self.slots):
             if slot is None and self.waiting:
                 self.slots[index] = _Slot(self.waiting.popleft())
 
-    def _step(self, slots):
-        tokens = np.full(len(slots), PAD, np.int32)
-        positions = np.zeros(len(slots), np.int32)
-        temperatures = np.ones(len(slots), np.float32)
-        for index, slot in enumerate(slots):
-            if slot:
-                request, read = slot.request, slot.read
-                prompt = len(request.prompt)
-                tokens[index] = request.prompt[read] if read < prompt else request.output[read - prompt]
-                positions[index], temperatures[index] = read, request.temperature
+    def _step(self, stepped):
+        # The arrays' length is a power of two, so that few programs are compiled. What
+        # fills them up has a slot that is not there: it is read and written nowhere.
+        busy = [(index, slot) for index, slot in enumerate(stepped) if slot]
+        length = max(8, 1 << (len(busy) - 1).bit_length())
+        slots = np.full(length, len(stepped), np.int32)
+        tokens, positions = np.full(length, PAD, np.int32), np.zeros(length, np.int32)
+        temperatures = np.ones(length, np.float32)
+        for row, (index, slot) in enumerate(busy):
+            request, read = slot.request, slot.read
+            ahead = read - len(request.prompt)
+            tokens[row] = request.prompt[read] if ahead < 0 else request.output[ahead]
+            slots[row], positions[row], temperatures[row] = index, read, request.temperature
         self._count += 1
         sampled, logprobs, self._cache = _step(
-            self._params, self.config, self._cache, tokens, positions, temperatures, self._key, self._count
-        )
-        return np.asarray(sampled).tolist(), np.asarray(logprobs).tolist()
+            self._params, self.config, self._cache, slots, tokens, positions, temperatures,
+            self._key, self._count,
+        )  # fmt: skip
+        found = zip(busy, np.asarray(sampled).tolist(), np.asarray(logprobs).tolist(), strict=False)
+        return [(slot, token, logprob) for (_, slot), token, logprob in found]
 
-    def _deliver(self, stepped, sampled, logprobs):
-        for slot, token, logprob in zip(stepped, sampled, logprobs, strict=True):
-            if slot is None:
-                continue
-            slot.read += 1
-            request = slot.request
-            if slot.read < len(request.prompt) + len(request.output) or request.finish:
-                continue  # it is still being read, or was aborted meanwhile
-            request.output.append(token)
-            request.logprobs.append(logprob)
-            request.weight_version = self.version
-            if token in request.stops:
-                request.finish = "stop"
-            elif len(request.output) >= request.max_tokens:
-                request.finish = "length"
+    def _deliver(self, slot, token, logprob):
+        slot.read += 1
+        request = slot.request
+        if slot.read < len(request.prompt) + len(request.output) or request.finish:
+            return  # it is still being read, or was aborted meanwhile
+        request.output.append(token)
+        request.logprobs.append(logprob)
+        request.weight_version = self.version
+        if token in request.stops:
+            request.finish = "stop"
+        elif len(request.output) >= request.max_tokens:
+            request.finish = "length"
+        if request.finish:
+            self._leave(request)
+        if request.finish or request.streamed:
             request.news.set()
-            if request.finish:
-                self._leave(request)

@@ -7,6 +7,7 @@ are replaced while it runs, and nothing that the old weights computed outlives t
 import argparse
 import asyncio
 import os
+import signal
 import time
 import traceback
 from pathlib import Path
@@ -73,6 +74,22 @@ def app(batcher, name):
     return service
 
 
+async def serve(args):
+    """Serves until it is told to stop."""
+    params = model.load(args.weights)
+    batcher = Batcher(params, model.Config(), args.version, args.slots, args.seed)
+    runner = web.AppRunner(app(batcher, args.name), handler_cancellation=True, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, args.host, args.port).start()
+    print(f"engine: {model.size(params):,} weights at http://{args.host}:{args.port}", flush=True)
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    await stop.wait()
+    batcher.abort([*batcher.running, *batcher.waiting])
+    await runner.cleanup()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--host", default="127.0.0.1")
@@ -83,16 +100,7 @@ def main():
     parser.add_argument("--slots", type=int, default=64, help="requests in one batch")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    params = model.load(args.weights)
-    batcher = Batcher(params, model.Config(), args.version, args.slots, args.seed)
-    web.run_app(
-        app(batcher, args.name),
-        host=args.host,
-        port=args.port,
-        handler_cancellation=True,
-        access_log=None,
-        print=lambda *_: print(f"engine: {model.size(params):,} weights at http://{args.host}:{args.port}", flush=True),
-    )
+    asyncio.run(serve(args))
 
 
 if __name__ == "__main__":

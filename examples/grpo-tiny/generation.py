@@ -24,11 +24,11 @@ def request_of(config, prompt, body, name):
     limit = int(number(body, limits, room, 1, 1 << 30))
     extra = body.get("stop_token_ids") or ()
     return Request(
-        name,
-        list(prompt),
-        min(limit, room),
-        float(number(body, ("temperature",), 1.0, 0, 100)),
-        frozenset((tokenizer.END, *extra)),
+        name=name,
+        prompt=list(prompt),
+        max_tokens=min(limit, room),
+        temperature=float(number(body, ("temperature",), 1.0, 0, 100)),
+        stops=frozenset((tokenizer.END, *extra)),
     )
 
 
@@ -104,6 +104,7 @@ async def openai(http, body, prompt, is_chat):
         return web.json_response({**head, **ids, "choices": choices, "usage": usage(request)})
     if is_chat:
         head["object"] += ".chunk"
+    request.streamed = True
     response = await event_stream(http)
     async for start, end in pieces(batcher, request):
         choices = [choice(request, body, start, end, "delta" if is_chat else "text")]
@@ -156,6 +157,7 @@ async def generate(http):
     if not body.get("stream"):
         await whole(batcher, request)
         return web.json_response(native(request, body, len(request.output)))
+    request.streamed = True
     response = await event_stream(http)
     async for _, end in pieces(batcher, request):
         await send(response, native(request, body, end))

@@ -18,20 +18,21 @@ import model
 class Settings:
     """Hashable, so that jit takes it as a static argument."""
 
-    learning_rate: float = 1e-3
+    learning_rate: float = 2e-3
     warm_up: int = 5  # updates until the full rate
+    decay: int = 200  # updates over which it falls, to a tenth at least
     clip_low: float = 0.2
     clip_high: float = 0.28  # wider above: arXiv 2503.14476, section 3.1
-    entropy: float = 0.003  # weight of the entropy bonus
+    entropy: float = 0.02  # weight of the entropy bonus
     weight_decay: float = 0.01
     max_norm: float = 1.0  # of the gradient
     minibatches: int = 2  # updates per batch, each on its share of the groups
 
 
 def advantages(rewards):
-    """Rewards `[groups, rollouts]` against their group: less the mean, over the deviation."""
-    centred = rewards - rewards.mean(1, keepdims=True)
-    return centred / (rewards.std(1, keepdims=True) + 1e-4)
+    """Rewards of a group (the last axis) against it: less their mean, over their deviation."""
+    centred = rewards - rewards.mean(-1, keepdims=True)
+    return centred / (rewards.std(-1, keepdims=True) + 1e-4)
 
 
 def loss(params, config, settings, batch):
@@ -72,7 +73,8 @@ def update(params, state, config, settings, batch):
     count = count + 1
     first = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, first, grads)
     second = jax.tree.map(lambda v, g: 0.98 * v + 0.02 * g * g, second, grads)
-    rate = settings.learning_rate * jnp.minimum(1.0, count / settings.warm_up)
+    rise, fall = count / settings.warm_up, 1 - count / settings.decay
+    rate = settings.learning_rate * jnp.minimum(1.0, rise) * jnp.maximum(0.1, fall)
 
     def step(weight, m, v):
         m, v = m / (1 - 0.9**count), v / (1 - 0.98**count)

@@ -107,25 +107,37 @@ def logprobs(params, config, tokens):
 
 
 def empty_cache(config, slots):
-    """Keys and values of every layer: `[layers, slots, context, heads, head width]`."""
-    shape = (config.layers, slots, config.context, config.heads, config.head_width)
-    return jnp.zeros(shape), jnp.zeros(shape)
+    """Keys and values of each layer: `[slots, context, heads, head width]`."""
+    shape = (slots, config.context, config.heads, config.head_width)
+    return tuple((jnp.zeros(shape), jnp.zeros(shape)) for _ in range(config.layers))
 
 
-def decode(params, config, cache, tokens, positions):
-    """Reads one token per slot at its position. Returns logits `[slots, vocab]` and the cache."""
-    slots = jnp.arange(tokens.shape[0])
+def decode(params, config, cache, slots, tokens, positions):
+    """Reads one token in each of `slots`, at its position. A slot beyond the cache's is void.
+
+    Returns the logits `[len(slots), vocab]` of the next tokens, and the cache.
+    """
     seen = jnp.arange(config.context) <= positions[:, None]
-    keys, values = cache
     x = params["embed"][tokens] + params["position"][positions]
-    for i, layer in enumerate(_layers(params, config)):
+    filled = []
+    for layer, (keys, values) in zip(_layers(params, config), cache, strict=True):
         qkv = _rms(x, layer["norm"][0]) @ layer["qkv"]
         q, k, v = jnp.moveaxis(qkv.reshape(-1, 3, config.heads, config.head_width), 1, 0)
-        keys = keys.at[i, slots, positions].set(k)
-        values = values.at[i, slots, positions].set(v)
-        scores = jnp.einsum("shd,skhd->shk", q, keys[i]) * config.head_width**-0.5
+        keys = keys.at[slots, positions].set(k, mode="drop")
+        values = values.at[slots, positions].set(v, mode="drop")
+        filled.append((keys, values))
+        scores = jnp.einsum("shd,skhd->shk", q, keys[slots]) * config.head_width**-0.5
         weights = jax.nn.softmax(jnp.where(seen[:, None], scores, -1e9))
-        mixed = jnp.einsum("shk,skhd->shd", weights, values[i]).reshape(x.shape)
+        mixed = jnp.einsum("shk,skhd->shd", weights, values[slots]).reshape(x.shape)
         x = x + mixed @ layer["attention_out"]
         x = x + _mlp(x, layer)
-    return _logits(params, x), (keys, values)
+    return _logits(params, x), tuple(filled)
+
+
+if __name__ == "__main__":
+    import sys
+
+    file, seed = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 0
+    weights = init(Config(), jax.random.key(seed))
+    save(weights, file)
+    print(f"{size(weights):,} random weights: {file}")
