@@ -167,6 +167,45 @@ fn faults_in_a_row_open_the_circuit_and_a_probe_closes_it() {
     assert_eq!(world.calls.len(), 2);
 }
 
+/// Six wait, two calls are in flight no more, and the circuit has opened at 0 s for 5 s.
+fn open_circuit() -> World {
+    let mut world = one();
+    (0..6).for_each(|n| world.score(n, "math"));
+    for _ in 0..5 {
+        world.answer(0, Err(fault(FaultKind::Infrastructure)));
+    }
+    world.pass(5.1);
+    assert_eq!((called(&world).len(), world.circuits.len()), (1, 1));
+    world
+}
+
+#[test]
+fn a_probe_that_is_sent_away_or_cancelled_is_followed_by_another() {
+    let mut world = open_circuit();
+    world.answer(0, Err(busy(2)));
+    world.pass(1.9);
+    assert_eq!(called(&world).len(), 0);
+    world.pass(0.2);
+    assert_eq!(called(&world).len(), 1);
+    let (_, made) = world.calls.first_key_value().unwrap();
+    let probed = (0..6).find(|n| trajectory(*n) == made.trajectory).unwrap();
+    world.cancel(probed);
+    assert_eq!(called(&world).len(), 1, "the cancelled one still runs");
+    world.answer(0, Err(fault(FaultKind::Cancelled)));
+    assert_eq!(called(&world).len(), 1, "the next probe");
+}
+
+#[test]
+fn the_late_end_of_an_old_probe_allows_no_second_one() {
+    let mut world = open_circuit();
+    world.pass(10.0);
+    assert_eq!(world.calls.values().filter(|made| made.cancelled).count(), 1);
+    world.pass(10.1);
+    assert_eq!(world.calls.len(), 2, "the old probe, and the new one");
+    world.answer(0, Err(fault(FaultKind::Cancelled)));
+    assert_eq!(world.calls.len(), 1);
+}
+
 #[test]
 fn programs_that_time_out_do_not_open_the_circuit() {
     let mut world = one();

@@ -106,7 +106,6 @@ impl World {
             self.send(Event::Tick);
         }
         self.now = end;
-        self.send(Event::Tick);
     }
 
     pub(super) fn send(&mut self, event: Event) {
