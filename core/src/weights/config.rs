@@ -42,7 +42,7 @@ impl Default for Config {
 /// either, while generation goes on (`RollArt` 6.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Strategy {
-    /// All at once: generation stands still, and no two versions generate at a time.
+    /// All at once: generation stands still, and no two versions take requests at a time.
     Pause,
     /// A few at a time. A trajectory never goes back to an older version than it has
     /// tokens of: the fence is [`crate::router::Ask::at_least`].

@@ -103,7 +103,7 @@ impl Weights {
         if let Phase::Working(_, At::Draining { then, .. }) = &worker.phase {
             match then.clone() {
                 Then::Go(after) => self.go_on(id, after),
-                Then::Fail(fault) => self.fail(id, fault),
+                Then::Fail(fault) => self.fail(id, fault, false),
             }
         }
     }
@@ -131,13 +131,14 @@ impl Weights {
         if mine != number {
             return;
         }
+        *at = At::Ready { after: Some(call) };
         let says = match result {
             Ok(says) => says,
             Err(fault) if call == Call::Pull && !held => {
                 *at = At::Barred(fault);
                 return;
             }
-            Err(fault) => return self.fail(id, fault),
+            Err(fault) => return self.fail(id, fault, call > Call::Pause),
         };
         let right = says.map_or(job.plan.trusts_silence(), |says| says == job.target);
         if call == Call::Verify && !right {
@@ -146,17 +147,17 @@ impl Weights {
                 "worker `{id}` should hold version {} of the weights, and {says}",
                 job.target
             );
-            return self.fail(id, Fault::new(FaultKind::Infrastructure, "WrongVersion", message));
+            let fault = Fault::new(FaultKind::Infrastructure, "WrongVersion", message);
+            return self.fail(id, fault, true);
         }
         if let Some(update) = self.update.as_mut().filter(|_| call == Call::Pull) {
             update.pulled = Some(self.now);
         }
         // It serves on until its turn comes.
         if call == Call::Pull && !held {
-            *at = At::Ready { after: Some(Call::Pull) };
-        } else {
-            self.go_on(id, Some(call));
+            return;
         }
+        self.go_on(id, Some(call));
     }
 
     fn suspended(&mut self, id: &WorkerId) {
@@ -211,16 +212,9 @@ impl Weights {
         self.out.push(Command::Release { worker: id.clone() });
     }
 
-    /// The worker leaves service, and is tried again later.
-    pub(super) fn fail(&mut self, id: &WorkerId, fault: Fault) {
+    /// The worker leaves service, and is tried again later; `unknown`: what it holds.
+    pub(super) fn fail(&mut self, id: &WorkerId, fault: Fault, unknown: bool) {
         let Some(worker) = self.workers.get_mut(id) else { return };
-        let unknown = !matches!(
-            &worker.phase,
-            Phase::Working(
-                _,
-                At::Calling { call: Call::Pull | Call::Pause, .. } | At::Draining { .. }
-            )
-        );
         worker.held_since = None;
         worker.strikes += 1;
         let retry = Some(self.now + back_off(&self.config, worker.strikes));

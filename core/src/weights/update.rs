@@ -346,7 +346,6 @@ impl Weights {
         for id in self.ids() {
             let Some(worker) = self.workers.get_mut(&id) else { continue };
             worker.next = worker.next.take().filter(|next| next.target != version);
-            let undo = Job { target, plan: Plan::Undo };
             match &worker.phase {
                 Phase::Serving if worker.reserved && worker.version == Some(target) => {
                     self.unreserve(&id);
@@ -360,7 +359,7 @@ impl Weights {
                         self.set_version(&id, None);
                         self.bring(&id);
                     }
-                    (Plan::Suspend, At::Suspended | At::Calling { .. }) => self.assign(&id, undo),
+                    (Plan::Suspend, At::Suspended | At::Calling { .. }) => self.bring(&id),
                     (Plan::Suspend, _) => self.release_or_bring(&id),
                     (Plan::Reserve, _) if worker.version == Some(target) => self.release(&id),
                     _ if job.target == version && !worker.busy() => self.release_or_bring(&id),

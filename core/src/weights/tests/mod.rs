@@ -1,1 +1,5 @@
 //! The weight updates against a model of the engines around them.
+
+mod chaos;
+mod rules;
+mod world;
