@@ -166,15 +166,12 @@ impl EventHub {
         let id = state.next;
         state.next += 1;
         let text = event.to_text(id);
-        match event.group() {
-            Some(group) => {
-                state.deliver(&Filter::Everything, &text);
-                state.deliver(&Filter::Group(group.clone()), &text);
-            }
-            None => {
-                let filters: Vec<Filter> = state.subscribers.keys().cloned().collect();
-                filters.iter().for_each(|filter| state.deliver(filter, &text));
-            }
+        let filters = match event.group() {
+            Some(group) => vec![Filter::Everything, Filter::Group(group.clone())],
+            None => state.subscribers.keys().cloned().collect(),
+        };
+        for filter in &filters {
+            state.deliver(filter, &text);
         }
         if state.ring.len() == self.limits.ring {
             state.ring.pop_front();

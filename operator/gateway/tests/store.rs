@@ -9,7 +9,9 @@ use proptest::prelude::*;
 use rollwright_core::fault::{Fault, FaultKind};
 use rollwright_core::ids::{GroupId, TrajectoryId};
 use rollwright_core::version::{BatchId, Version};
-use rollwright_gateway::store::{Recovered, Store, StoreConfig, StoreError, TakenBatch, Weights};
+use rollwright_gateway::store::{
+    GroupMeta, Recovered, Store, StoreConfig, StoreError, TakenBatch, Weights,
+};
 use store_common::{disk_usage, group, payload, record};
 
 const RECORD: usize = 256 << 10;
@@ -193,11 +195,19 @@ async fn what_cannot_be_written_is_refused_and_changes_nothing() {
     let large = Bytes::from(vec![0; rollwright_gateway::store::MAX_RECORD + 1]);
     let fault = refused(store.keep(record(1, 2), large).await, "RecordTooLarge");
     assert_eq!(fault.kind, FaultKind::User);
+    // A group that is open already stays as it is, but for the numbers that it gave away.
+    let again = |numbers| GroupMeta { numbers, needed: 9, ..group(1) };
+    for numbers in [7, 5] {
+        let payload = Some(Bytes::from_static(b"{}"));
+        store.open_group(again(numbers), payload).await.unwrap();
+    }
+    assert_eq!(store.payload(&group(1).id).await.unwrap(), None);
     store.close().await;
     refused(store.open_group(group(3), None).await, "StoreStopped");
 
     let (_store, recovered) = open(dir.path()).await;
     assert_eq!(recovered.open.len(), 1);
+    assert_eq!(recovered.open[0].meta, GroupMeta { numbers: 7, ..group(1) });
     assert_eq!(recovered.open[0].records, [meta]);
     assert!(recovered.batches.is_empty() && recovered.settled.is_empty());
 }

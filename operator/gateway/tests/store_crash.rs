@@ -109,8 +109,7 @@ async fn a_torn_tail_is_cut_off() {
     store.close().await;
     let path = last_segment(dir.path());
     let whole = std::fs::metadata(&path).unwrap().len();
-    // Half of a record that the index never heard of, and a half-written entry of the
-    // index's own journal.
+    // Half of a record that the index never heard of.
     let mut segment = std::fs::File::options().append(true).open(&path).unwrap();
     segment.write_all(&bytes[..RECORD / 2]).unwrap();
     let (store, recovered) = open(dir.path()).await;

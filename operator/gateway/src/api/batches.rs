@@ -118,7 +118,8 @@ fn layout(batch: &Batch) -> Vec<Piece> {
         text.push_str("]}");
     }
     let waited = json!(batch.waited.as_secs_f64());
-    text.push_str(&format!(r#"],"waited_seconds":{waited}}}"#));
+    let tail = format!(r#"],"waited_seconds":{waited}}}"#);
+    text.push_str(&tail);
     pieces.push(Piece::Text(text.into()));
     pieces
 }

@@ -20,10 +20,19 @@ pub(super) const TOKENS: usize = 32 << 20;
 pub(super) async fn json<T: DeserializeOwned>(body: Body, limit: usize) -> Result<T, Fault> {
     let bytes = collect(body, limit).await?;
     let bytes = if bytes.is_empty() { b"{}".as_slice() } else { &bytes };
+    if bytes.trim_ascii_start().starts_with(b"[") {
+        // Structs are read from lists too, field by field: nobody means that.
+        return Err(user("InvalidBody", "the body: one JSON object is expected, not a list"));
+    }
     let mut reader = serde_json::Deserializer::from_slice(bytes);
     let parsed = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
         let path = error.path().to_string();
-        let at = if path == "." { "the body".to_owned() } else { format!("`{path}`") };
+        // `.` is the body itself, `?` a place that was not reached.
+        let at = if matches!(path.as_str(), "." | "?") {
+            "the body".to_owned()
+        } else {
+            format!("`{path}`")
+        };
         user("InvalidBody", format!("{at}: {}", error.inner()))
     })?;
     reader.end().map_err(|error| {

@@ -48,7 +48,7 @@ pub fn routes(rollouts: Arc<dyn Rollouts>) -> Router {
         .with_state(rollouts)
 }
 
-/// The OpenAPI 3.1 document of [`routes`].
+/// The `OpenAPI` 3.1 document of [`routes`].
 pub fn document() -> OpenApi {
     documented().1
 }

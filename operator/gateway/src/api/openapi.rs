@@ -1,4 +1,4 @@
-//! The frame of the OpenAPI document; the routes fill it.
+//! The frame of the `OpenAPI` document; the routes fill it.
 
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 use utoipa::{Modify, OpenApi};

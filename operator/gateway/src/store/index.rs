@@ -128,7 +128,9 @@ impl Index {
     ) {
         let Some(held) = self.groups.get_mut(group) else { return };
         held.records.retain(|record| !trajectories.contains(record));
-        trajectories.iter().for_each(|trajectory| self.forget(trajectory, changes));
+        for trajectory in trajectories {
+            self.forget(trajectory, changes);
+        }
     }
 
     /// Only `kept` stay, in this order. All of them must be there.
@@ -149,15 +151,18 @@ impl Index {
         let before = std::mem::replace(&mut held.records, kept.to_vec());
         self.next_settled += 1;
         changes.put(Space::Groups, group.as_str().as_bytes(), form);
-        let gone = before.iter().filter(|record| !kept.contains(record));
-        gone.for_each(|record| self.forget(record, changes));
+        for record in before.iter().filter(|record| !kept.contains(record)) {
+            self.forget(record, changes);
+        }
         Ok(())
     }
 
     /// The group and its records are gone.
     pub(super) fn end(&mut self, group: &GroupId, changes: &mut Changes) {
         let Some(held) = self.groups.remove(group) else { return };
-        held.records.iter().for_each(|record| self.forget(record, changes));
+        for record in &held.records {
+            self.forget(record, changes);
+        }
         changes.freed.extend(held.form.payload);
         changes.remove(Space::Groups, group.as_str().as_bytes());
     }
@@ -185,7 +190,9 @@ impl Index {
     ) -> Result<(), StoreError> {
         let Some(groups) = self.batches.remove(&batch) else { return Ok(()) };
         changes.remove(Space::Batches, &batch.0.to_be_bytes());
-        groups.iter().for_each(|group| self.end(group, changes));
+        for group in &groups {
+            self.end(group, changes);
+        }
         self.acknowledged.count += 1;
         self.acknowledged.last = self.acknowledged.last.max(Some(batch.0));
         changes.put(Space::Meta, ACKNOWLEDGED, encode(&self.acknowledged)?);

@@ -129,7 +129,7 @@ pub(super) struct Acknowledged {
     pub(super) last: Option<u64>,
 }
 
-fn corrupt(what: &'static str, key: &str, message: impl ToString) -> StoreError {
+fn corrupt(what: &'static str, key: &str, message: &impl ToString) -> StoreError {
     StoreError::Corrupt { what, key: key.to_owned(), message: message.to_string() }
 }
 
@@ -139,12 +139,12 @@ pub(super) fn decode<T: DeserializeOwned>(
     key: &str,
     value: &[u8],
 ) -> Result<T, StoreError> {
-    postcard::from_bytes(value).map_err(|error| corrupt(what, key, error))
+    postcard::from_bytes(value).map_err(|error| corrupt(what, key, &error))
 }
 
 /// Writes a form.
 pub(super) fn encode<T: Serialize>(form: &T) -> Result<Vec<u8>, StoreError> {
-    postcard::to_stdvec(form).map_err(|error| corrupt("form", "new", error))
+    postcard::to_stdvec(form).map_err(|error| corrupt("form", "new", &error))
 }
 
 impl GroupForm {
@@ -166,7 +166,7 @@ impl GroupForm {
     pub(super) fn meta(&self, id: &str) -> Result<GroupMeta, StoreError> {
         Ok(GroupMeta {
             id: group_id(id)?,
-            task: Task::new(&self.task).map_err(|error| corrupt("group", id, error))?,
+            task: Task::new(&self.task).map_err(|error| corrupt("group", id, &error))?,
             needed: self.needed,
             start: self.start,
             numbers: self.numbers,
@@ -195,7 +195,7 @@ impl RecordForm {
 
     pub(super) fn meta(&self, id: &str) -> Result<RecordMeta, StoreError> {
         Ok(RecordMeta {
-            trajectory: TrajectoryId::new(id).map_err(|error| corrupt("record", id, error))?,
+            trajectory: TrajectoryId::new(id).map_err(|error| corrupt("record", id, &error))?,
             group: group_id(&self.group)?,
             reward: self.reward,
             opened_at: Version(self.opened_at),
@@ -232,5 +232,5 @@ impl WeightsForm {
 }
 
 fn group_id(id: &str) -> Result<GroupId, StoreError> {
-    GroupId::new(id).map_err(|error| corrupt("group", id, error))
+    GroupId::new(id).map_err(|error| corrupt("group", id, &error))
 }

@@ -101,7 +101,9 @@ impl Writer {
                 }
             }
             if failed {
-                round.into_iter().for_each(|write| answer(write, Err(StoreError::Stopped)));
+                for write in round {
+                    answer(write, Err(StoreError::Stopped));
+                }
                 continue;
             }
             if let Err(error) = self.commit(round) {

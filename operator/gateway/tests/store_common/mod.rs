@@ -3,31 +3,35 @@
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
+use std::time::Duration;
 
 use bytes::Bytes;
 use rollwright_core::ids::{GroupId, Task, TrajectoryId};
 use rollwright_core::version::Version;
 use rollwright_gateway::store::{GroupMeta, RecordMeta};
 
-pub fn group(number: u64) -> GroupMeta {
+pub(crate) fn group(number: u64) -> GroupMeta {
     GroupMeta {
         id: GroupId::new(&format!("g{number}")).unwrap(),
         task: Task::new("math").unwrap(),
         needed: 2,
         start: 3,
+        numbers: 3,
         version: Version(7),
         evaluation: false,
         tokens: true,
     }
 }
 
-pub fn record(group: u64, number: u64) -> RecordMeta {
+pub(crate) fn record(group: u64, number: u64) -> RecordMeta {
     RecordMeta {
         trajectory: TrajectoryId::new(&format!("g{group}/{number}")).unwrap(),
         group: GroupId::new(&format!("g{group}")).unwrap(),
         reward: number as f64 / 2.0,
-        start: Version(6),
-        oldest: Version(5),
+        opened_at: Version(5),
+        took: Duration::from_millis(1500),
+        start: Some(Version(6)),
+        oldest: None,
         turns: 3,
         prompt_tokens: 100,
         generated_tokens: 50,
@@ -35,7 +39,7 @@ pub fn record(group: u64, number: u64) -> RecordMeta {
 }
 
 /// Bytes that belong to this trajectory alone.
-pub fn payload(trajectory: &TrajectoryId, length: usize) -> Bytes {
+pub(crate) fn payload(trajectory: &TrajectoryId, length: usize) -> Bytes {
     let mut state = trajectory.as_str().bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });
@@ -51,7 +55,7 @@ pub fn payload(trajectory: &TrajectoryId, length: usize) -> Bytes {
 }
 
 /// Bytes that the files of a directory really occupy.
-pub fn disk_usage(dir: &Path) -> u64 {
+pub(crate) fn disk_usage(dir: &Path) -> u64 {
     let mut total = 0;
     for entry in std::fs::read_dir(dir).unwrap() {
         let entry = entry.unwrap();

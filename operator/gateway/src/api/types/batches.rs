@@ -26,7 +26,7 @@ pub struct TakeBatch {
 impl TakeBatch {
     /// For how long to wait for a batch.
     pub fn wait(&self) -> Duration {
-        self.wait.unwrap_or(Duration::from_secs(60))
+        self.wait.unwrap_or(Duration::from_mins(1))
     }
 }
 

@@ -17,6 +17,8 @@ pub(super) const MAX_PAYLOAD: usize = 1 << 20;
 pub(super) const MAX_METADATA: usize = 64 << 10;
 /// Longest text of a name or a reason, bytes.
 pub(super) const MAX_TEXT: usize = 1024;
+/// Deepest nesting of JSON that is given back as it came: what common parsers read.
+const MAX_DEPTH: usize = 128;
 /// Longest path of weights, bytes.
 const MAX_PATH: usize = 4096;
 
@@ -100,11 +102,48 @@ fn json<'de, D: Deserializer<'de>>(
     max: usize,
 ) -> Result<Option<Box<RawValue>>, D::Error> {
     let value = Box::<RawValue>::deserialize(field)?;
-    if value.get().len() > max {
-        let length = value.get().len();
+    let length = value.get().len();
+    if length > max {
         return Err(D::Error::custom(format!(
             "{length} bytes of JSON are too many: at most {max}"
         )));
     }
+    if depth(value.get()) > MAX_DEPTH {
+        return Err(D::Error::custom(format!("it is nested deeper than {MAX_DEPTH} levels")));
+    }
     Ok((value.get() != "null").then_some(value))
+}
+
+/// How deeply valid JSON is nested. Raw JSON is not built, so no parser has counted.
+fn depth(json: &str) -> usize {
+    let (mut depth, mut deepest) = (0_usize, 0);
+    let (mut text, mut escaped) = (false, false);
+    for byte in json.bytes() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = text,
+            b'"' => text = !text,
+            b'[' | b'{' if !text => {
+                depth += 1;
+                deepest = deepest.max(depth);
+            }
+            b']' | b'}' if !text => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    deepest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn depth_counts_brackets_outside_of_texts() {
+        for (json, wanted) in
+            [("1", 0), ("[]", 1), (r#"{"a":[{}],"b":[]}"#, 3), (r#"["[[[", "\"[", "\\", [1]]"#, 2)]
+        {
+            assert_eq!(depth(json), wanted, "{json}");
+        }
+    }
 }
