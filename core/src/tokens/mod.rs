@@ -129,7 +129,7 @@ impl TokenLog {
             let fits = self.room().saturating_sub(1);
             return Err(TokenFault::TooLong { tokens: prompt.len(), cap, fits });
         }
-        let common = self.ids.iter().zip(prompt).take_while(|(have, got)| have == got).count();
+        let common = self.common_with(prompt);
         let mut undo = self.undo();
         if let Some(&expected) = self.ids.get(common) {
             let got = prompt.get(common).copied();
@@ -276,6 +276,15 @@ impl TokenLog {
     /// What the length adds to the reward, from 0 to -1.
     pub fn penalty(&self) -> f64 {
         self.cap.penalty(self.ids.len())
+    }
+
+    /// How many tokens the log and the prompt have in common. Mostly it is the whole log,
+    /// which one comparison of memory tells.
+    fn common_with(&self, prompt: &[u32]) -> usize {
+        if prompt.starts_with(&self.ids) {
+            return self.ids.len();
+        }
+        self.ids.iter().zip(prompt).take_while(|(have, got)| have == got).count()
     }
 
     fn undo(&self) -> Undo {

@@ -93,7 +93,9 @@ pub enum Event {
 /// Opens a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OpenGroup {
-    /// Idempotency key, at most [`super::MAX_GROUP_ID`] bytes.
+    /// Idempotency key, at most [`super::MAX_GROUP_ID`] bytes. It names the group's
+    /// trajectories: do not use it again while anything of an earlier group of this name
+    /// is left, in the buffer or with a driver.
     pub group: GroupId,
     /// What it is about.
     pub task: Task,
