@@ -109,6 +109,9 @@ impl Trajectories {
             return Err(refusal::not_finite(FaultKind::User, id, reward));
         }
         self.abort_requests(&key);
+        if self.abort_if_stale(id, now) {
+            return Ok(());
+        }
         self.stop_looking(&key);
         if let Some(reward) = reward {
             self.keep(&key, reward, now);
@@ -201,14 +204,17 @@ impl Trajectories {
         stale.len()
     }
 
-    /// A turn may bring tokens that are older than the trajectory seemed.
-    fn abort_if_stale(&mut self, id: &TrajectoryId, now: Time) {
-        let Ok(key) = self.locate(id) else { return };
+    /// A turn may bring tokens that are older than the trajectory seemed, and one that ends
+    /// without tokens leaves it with the version of its opening.
+    fn abort_if_stale(&mut self, id: &TrajectoryId, now: Time) -> bool {
+        let Ok(key) = self.locate(id) else { return false };
         let group = &self.groups[&key.0];
         let stale = |member| group.is_training() && self.is_stale(group, member);
-        if group.members.get(&key.1).is_some_and(stale) {
+        let stale = group.members.get(&key.1).is_some_and(stale);
+        if stale {
             let fault = self.stale_fault(&key);
             self.lose_member(&key, &fault, Cause::Stale, now);
         }
+        stale
     }
 }

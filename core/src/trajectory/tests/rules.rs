@@ -237,6 +237,19 @@ fn the_first_token_is_the_start() {
 }
 
 #[test]
+fn completed_without_its_first_turn_it_is_as_old_as_its_opening() {
+    let mut world = world();
+    world.open(OpenGroup { recorded: false, ..open(0, 2) }).unwrap();
+    world.request(&trajectory("g0.0")).unwrap();
+    world.send(Event::VersionChanged(Version(11))).unwrap();
+    let began = Event::Generated { trajectory: trajectory("g0.0"), version: Version(11) };
+    world.send(began).unwrap();
+    world.send(Event::VersionChanged(Version(12))).unwrap();
+    let commands = complete(&mut world, "g0.0", Some(1.0)).unwrap();
+    assert_eq!(news(&commands), ["abort g0.0 Stale", "start g0.5"]);
+}
+
+#[test]
 fn with_continue_what_has_no_token_never_ages() {
     let mut world = World::new(config(1, OnStale::Continue));
     world.open(open(0, 2)).unwrap();
