@@ -69,7 +69,8 @@ impl Stack {
         pid(&self.queue).zip(pid(&self.agent)).context("queue and agent are not both running")
     }
 
-    fn socket(&self) -> PathBuf {
+    /// Where the queue takes callers.
+    pub fn socket(&self) -> PathBuf {
         self.dir.path().join("queue.sock")
     }
 

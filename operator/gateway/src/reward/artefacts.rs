@@ -32,8 +32,8 @@ const PIECE: usize = 64 << 10;
 const AHEAD: usize = 4;
 
 /// Copies `path` from the sandbox `from` to the sandbox `to`. One that is not there, or
-/// cannot be read, is left out: the command that scores finds it missing and says what
-/// that is worth.
+/// cannot be read at all, is left out: the command that scores finds it missing and says
+/// what that is worth. A directory of which only a part can be read is a fault.
 pub(super) async fn copy(actions: &Actions, from: &str, to: &str, path: &str) -> Result<(), Fault> {
     let chunks = match actions.get_tar(from, path).await {
         Ok(chunks) => chunks,
@@ -50,7 +50,9 @@ pub(super) async fn copy(actions: &Actions, from: &str, to: &str, path: &str) ->
         sieve(&copied, Pieces { from: tar_rx, piece: Bytes::new() }, part_tx)
     }));
     let fed = AbortOnDropHandle::new(tokio::spawn(feed(chunks, tar_tx)));
-    let put = match part_rx.recv().await {
+    let target = part_rx.recv().await;
+    let nothing = target.is_none();
+    let put = match target {
         Some(target) => {
             let parts = futures::stream::iter([target]).chain(ReceiverStream::new(part_rx));
             actions.put(parts).await
@@ -60,7 +62,15 @@ pub(super) async fn copy(actions: &Actions, from: &str, to: &str, path: &str) ->
     let ended = |error: tokio::task::JoinError| infrastructure("CopyFailed", error.to_string());
     let (fed, sieved) = (fed.await.map_err(ended)?, sieved.await.map_err(ended)?);
     // The first to break breaks the others: source, then target, then what is between.
-    fed?;
+    match fed {
+        // The agent finds out after it has begun to answer.
+        Err(fault) if is_missing(&fault) && nothing => return Ok(()),
+        Err(fault) if is_missing(&fault) => {
+            let message = format!("`{path}` cannot be read whole: {}", fault.message);
+            return Err(Fault::new(FaultKind::Action, "ArtefactUnreadable", message));
+        }
+        fed => fed?,
+    }
     match (put, sieved) {
         (Err(fault), Ok(()) | Err(Refused::Away)) => Err(fault),
         (_, Err(refused)) => Err(refused.fault(path)),

@@ -158,3 +158,16 @@ fn more_than_the_bound_is_refused_before_it_is_read() {
     let refused = through("/w/a", header.as_bytes()).unwrap_err();
     assert!(matches!(refused, Refused::TooLong), "{refused:?}");
 }
+
+#[test]
+fn a_directory_as_the_agent_packs_it_is_known_as_one() {
+    let dir = tempfile::TempDir::new().unwrap();
+    std::fs::write(dir.path().join("a"), "content").unwrap();
+    let mut builder = tar::Builder::new(Vec::new());
+    builder.append_dir(Path::new("."), dir.path()).unwrap();
+    builder.append_path_with_name(dir.path().join("a"), Path::new("./a")).unwrap();
+    let packed = builder.into_inner().unwrap();
+    let (target, arrived) = through("/w/repo", &packed).unwrap().unwrap();
+    assert_eq!((target.as_str(), arrived.len()), ("/w/repo", 1));
+    assert_eq!(arrived[0].0, "a");
+}
