@@ -63,7 +63,7 @@ pub enum Moved {
     Version,
     /// The turn failed there.
     Failed,
-    /// Its worker had no slot free, another one had.
+    /// Its worker had no slot free when it came, and another one had one sooner.
     Full,
     /// Its worker had much more to do than another one.
     Overloaded,

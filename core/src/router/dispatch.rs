@@ -158,12 +158,9 @@ impl Router {
 
     /// Whether the first in line may still be overtaken by a better fit.
     fn patient(&self, head: RequestId) -> bool {
-        match self.requests.get(&head).map(|request| request.state) {
-            Some(State::Waiting { since, .. }) => {
-                self.now.since(since.max(self.disturbed)) < self.config.patience
-            }
-            _ => false,
-        }
+        self.requests.get(&head).is_some_and(|request| {
+            self.now.since(request.arrived.max(self.disturbed)) < self.config.patience
+        })
     }
 
     /// Sends a request that is new or in line.
@@ -201,6 +198,7 @@ impl Router {
     /// Why the request does not go where its trajectory was.
     fn moved(&self, request: &Request, to: Seat) -> Option<Moved> {
         let home = request.home.filter(|home| home.worker != to)?;
+        let waited = matches!(request.state, State::Waiting { .. });
         let Some(worker) = self.workers.get(&home.worker).filter(|worker| worker.in_service())
         else {
             return Some(Moved::OutOfService);
@@ -211,7 +209,7 @@ impl Router {
             Moved::Held
         } else if !worker.meets(request.need) {
             Moved::Version
-        } else if self.pair(home.worker, worker, request).is_none() {
+        } else if waited || self.pair(home.worker, worker, request).is_none() {
             Moved::Full
         } else {
             Moved::Overloaded

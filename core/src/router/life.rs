@@ -21,6 +21,7 @@ impl Router {
             need: Need::of(&ask),
             task: self.affinities.intern_task(&ask.task),
             priority: ask.priority,
+            arrived: self.now,
             home,
             first_turn: home.is_none(),
             avoid: None,
@@ -224,9 +225,10 @@ impl Router {
                 probing.push(seat);
             }
         }
-        // Only then: all that are due together take their own trajectories.
-        for seat in probing {
-            self.reconsider(seat);
+        // Only then: all that are due together take what suits each of them best.
+        if !probing.is_empty() {
+            probing.into_iter().for_each(|seat| self.recount(seat));
+            self.fill_all();
         }
         while let Some((since, id)) = self.deadlines.first()
             && since + self.config.max_wait <= self.now

@@ -105,6 +105,12 @@ impl Router {
 
     /// A worker's usability may have changed: what follows from that.
     pub(super) fn reconsider(&mut self, seat: Seat) {
+        self.recount(seat);
+        self.fill_all();
+    }
+
+    /// Brings what is known of all workers together in line with one that has changed.
+    pub(super) fn recount(&mut self, seat: Seat) {
         let Some(worker) = self.workers.get(&seat) else { return };
         if worker.usable() {
             self.disturbed = self.now;
@@ -118,7 +124,6 @@ impl Router {
         };
         let in_service = self.workers.values().filter(counts).count();
         self.affinities.in_service(class, in_service as u32);
-        self.fill_all();
     }
 
     pub(super) fn move_to(

@@ -13,6 +13,7 @@ pub(super) struct Request {
     pub(super) trajectory: Option<TrajectoryId>,
     pub(super) task: TaskIndex,
     pub(super) priority: i64,
+    pub(super) arrived: Time,
     pub(super) need: Need,
     /// Where the last turn of its trajectory was, or this one's last try.
     pub(super) home: Option<Home>,

@@ -2,7 +2,9 @@
 
 use super::Weights;
 use super::command::Command;
+use super::config::Strategy;
 use super::event::Source;
+use super::update::Update;
 use super::worker::{Job, Phase, Plan, Trust, Worker};
 use crate::fault::{Fault, FaultKind};
 use crate::ids::WorkerId;
@@ -44,9 +46,20 @@ impl Weights {
         self.bring(id);
     }
 
+    /// Whether a commit that takes all workers at once has not stopped the others yet:
+    /// what is at its version already must not serve beside them.
+    fn others_are_older(&self, target: Version) -> bool {
+        let serves_older =
+            |worker: &Worker| !worker.held() && !worker.reserved && worker.version != Some(target);
+        self.config.strategy == Strategy::Pause
+            && self.update.as_ref().is_some_and(Update::commits)
+            && self.workers.values().any(serves_older)
+    }
+
     /// Sets out to bring a worker to the version that is to be served, and into service.
     pub(super) fn bring(&mut self, id: &WorkerId) {
         let (target, source) = self.goal();
+        let barrier = self.others_are_older(target);
         let Some(worker) = self.workers.get_mut(id) else { return };
         let known = worker.version == Some(target);
         if known && !worker.held() {
@@ -54,9 +67,9 @@ impl Weights {
             return self.release(id);
         }
         let as_launched = worker.version.is_none() && source == Source::Launch;
-        let plan = if worker.trust == Trust::Fresh && (known || as_launched) {
+        let plan = if worker.trust == Trust::Fresh && (known || as_launched) && !barrier {
             Plan::Admit
-        } else if known {
+        } else if known && !barrier {
             Plan::Undo
         } else {
             match source {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::Weights;
 use super::command::Command;
-use super::config::InFlight;
+use super::config::{InFlight, Strategy};
 use super::worker::{At, Call, Gate, Job, Phase, Plan, Then, Trust};
 use crate::fault::{Fault, FaultKind};
 use crate::ids::WorkerId;
@@ -153,8 +153,8 @@ impl Weights {
         if let Some(update) = self.update.as_mut().filter(|_| call == Call::Pull) {
             update.pulled = Some(self.now);
         }
-        // It serves on until its turn comes.
-        if call == Call::Pull && !held {
+        // It serves on until its turn comes, or waits until the others have pulled.
+        if call == Call::Pull && (!held || self.config.strategy == Strategy::Pause) {
             return;
         }
         self.go_on(id, Some(call));

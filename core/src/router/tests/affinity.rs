@@ -38,7 +38,7 @@ fn preferred(world: &World, n: usize) -> Option<String> {
 
 fn generate(world: &mut World, n: usize, usage: Usage, turns: usize) {
     for _ in 0..turns {
-        let id = world.arrive(ask(n)).unwrap();
+        let id = world.arrive(&ask(n)).unwrap();
         world.end(id, Outcome::Done(usage));
     }
 }
@@ -48,8 +48,8 @@ fn a_task_goes_to_its_class_and_falls_back_when_that_is_full_or_away() {
     let mut world = World::new(declared());
     world.join(0, spec(0, 1), false);
     world.join(1, spec(1, 2), false);
-    let own = world.arrive(ask(0)).unwrap();
-    let other = world.arrive(ask(0)).unwrap();
+    let own = world.arrive(&ask(0)).unwrap();
+    let other = world.arrive(&ask(0)).unwrap();
     assert_eq!((world.on(own), world.on(other)), (Some(worker(0)), Some(worker(1))));
     world.end(own, done());
     world.end(other, done());
@@ -80,8 +80,8 @@ fn under_load_each_class_takes_the_tasks_that_prefer_it() {
     let mut world = World::new(declared());
     world.join(0, spec(0, 1), false);
     world.join(1, spec(1, 1), false);
-    let (h800, h20) = (world.arrive(ask(0)).unwrap(), world.arrive(ask(1)).unwrap());
-    let (math, swe) = (world.arrive(ask(1)).unwrap(), world.arrive(ask(0)).unwrap());
+    let (h800, h20) = (world.arrive(&ask(0)).unwrap(), world.arrive(&ask(1)).unwrap());
+    let (math, swe) = (world.arrive(&ask(1)).unwrap(), world.arrive(&ask(0)).unwrap());
     world.end(h800, done());
     assert_eq!((world.on(swe), world.on(math)), (Some(worker(0)), None));
     world.end(h20, done());
@@ -117,7 +117,7 @@ fn affinity_is_found_out_from_what_the_tasks_do() {
     generate(&mut world, 1, DECODE_HEAVY, 32);
     assert_eq!(preferred(&world, 0).as_deref(), Some("h800"));
     assert_eq!(preferred(&world, 1).as_deref(), Some("h20"));
-    let (swe, math) = (world.arrive(ask(0)).unwrap(), world.arrive(ask(1)).unwrap());
+    let (swe, math) = (world.arrive(&ask(0)).unwrap(), world.arrive(&ask(1)).unwrap());
     assert_eq!((world.on(swe), world.on(math)), (Some(worker(0)), Some(worker(1))));
     // Its profile shifts in the middle of the run.
     generate(&mut world, 0, DECODE_HEAVY, 640);

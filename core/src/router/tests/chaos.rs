@@ -107,7 +107,7 @@ fn take(world: &mut World, step: &Step) {
             world.about(w, Event::TakeBack { worker: worker(w), restart });
         }
         Step::Arrive { t, task: n, priority, least, pinned } => {
-            world.arrive(Ask {
+            world.arrive(&Ask {
                 trajectory: (t < 8).then(|| trajectory(t)),
                 task: task(n),
                 priority,
@@ -148,10 +148,10 @@ fn config(patience: u64) -> Config {
         breaker: Breaker {
             failures: 2,
             base: Duration::from_millis(300),
-            max: Duration::from_millis(1000),
+            max: Duration::from_secs(1),
         },
         sticky: Sticky { margin: 0.4, ..Sticky::default() },
-        max_wait: Duration::from_millis(2000),
+        max_wait: Duration::from_secs(2),
         max_pending: 12,
         patience: Duration::from_millis(patience),
         ..Config::default()

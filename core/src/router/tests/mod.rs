@@ -3,5 +3,6 @@
 mod affinity;
 mod bench;
 mod chaos;
+mod oracle;
 mod rules;
 mod world;

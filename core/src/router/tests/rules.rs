@@ -27,14 +27,14 @@ fn turns_stay_on_their_worker_until_it_is_overloaded() {
     let mut world = World::new(Config { sticky, ..Config::default() });
     world.join(0, spec(0, 4), false);
     world.join(1, spec(0, 4), false);
-    let first = world.arrive(turn(0)).unwrap();
+    let first = world.arrive(&turn(0)).unwrap();
     assert_eq!(world.on(first), Some(worker(0)));
     world.end(first, done());
     // Two more on its worker are no reason to leave, three are: 3/4 - 0 > 1/2.
     for n in 1..=3 {
         world.about(0, Event::Move { trajectory: trajectory(n), to: worker(0) });
-        world.arrive(turn(n)).unwrap();
-        let again = world.arrive(turn(0)).unwrap();
+        world.arrive(&turn(n)).unwrap();
+        let again = world.arrive(&turn(0)).unwrap();
         assert_eq!(world.on(again), Some(worker(usize::from(n == 3))), "{n} more");
         world.end(again, done());
     }
@@ -45,11 +45,11 @@ fn turns_stay_on_their_worker_until_it_is_overloaded() {
 fn a_full_home_moves_the_turn_and_says_so() {
     let mut world = World::new(Config::default());
     world.join(0, spec(0, 1), false);
-    let first = world.arrive(turn(0)).unwrap();
+    let first = world.arrive(&turn(0)).unwrap();
     world.end(first, done());
     world.join(1, spec(0, 1), false);
     world.about(0, Event::Move { trajectory: trajectory(1), to: worker(0) });
-    world.arrive(turn(1)).unwrap();
+    world.arrive(&turn(1)).unwrap();
     let id = RequestId(7);
     let event = Event::Arrived { request: id, ask: turn(0) };
     let commands = world.router.on_event(event, world.now).unwrap();
@@ -61,10 +61,10 @@ fn a_full_home_moves_the_turn_and_says_so() {
 fn priority_then_taken_back_then_arrival() {
     let mut world = World::new(Config { patience: Duration::ZERO, ..Config::default() });
     world.join(0, spec(0, 1), false);
-    let running = world.arrive(ask(0)).unwrap();
-    let low = world.arrive(Ask { priority: -1, ..ask(0) }).unwrap();
-    let plain = world.arrive(ask(0)).unwrap();
-    let high = world.arrive(Ask { priority: 1, ..ask(0) }).unwrap();
+    let running = world.arrive(&ask(0)).unwrap();
+    let low = world.arrive(&Ask { priority: -1, ..ask(0) }).unwrap();
+    let plain = world.arrive(&ask(0)).unwrap();
+    let high = world.arrive(&Ask { priority: 1, ..ask(0) }).unwrap();
     let commands = world.about(0, Event::TakeBack { worker: worker(0), restart: true });
     let abort = Command::Abort { request: running, worker: worker(0), restart: true };
     assert_eq!(commands, vec![abort]);
@@ -82,9 +82,9 @@ fn within_a_priority_a_worker_prefers_its_own_trajectories_for_a_while() {
     for (passed, own_first) in [(4, true), (5, false)] {
         let mut world = World::new(Config { patience, ..Config::default() });
         world.join(0, spec(0, 1), false);
-        let running = world.arrive(turn(0)).unwrap();
-        let earlier = world.arrive(turn(1)).unwrap();
-        let own = world.arrive(turn(0)).unwrap();
+        let running = world.arrive(&turn(0)).unwrap();
+        let earlier = world.arrive(&turn(1)).unwrap();
+        let own = world.arrive(&turn(0)).unwrap();
         world.pass(Duration::from_secs(passed));
         let next = sent(&world.end(running, done()))[0].0;
         assert_eq!(next, if own_first { own } else { earlier });
@@ -96,7 +96,7 @@ fn a_failed_request_is_tried_elsewhere_and_not_for_ever() {
     let mut world = World::new(Config { max_attempts: 3, ..Config::default() });
     world.join(0, spec(0, 1), false);
     world.join(1, spec(0, 1), false);
-    let id = world.arrive(turn(0)).unwrap();
+    let id = world.arrive(&turn(0)).unwrap();
     world.end(id, failed(true));
     assert_eq!(world.on(id), Some(worker(1)));
     world.end(id, failed(true));
@@ -109,7 +109,7 @@ fn a_failed_request_is_tried_elsewhere_and_not_for_ever() {
 fn the_only_worker_is_tried_again_and_what_cannot_resume_is_refused() {
     let mut world = World::new(Config::default());
     world.join(0, spec(0, 1), false);
-    let id = world.arrive(ask(0)).unwrap();
+    let id = world.arrive(&ask(0)).unwrap();
     world.end(id, failed(true));
     assert_eq!(world.on(id), Some(worker(0)));
     world.end(id, failed(false));
@@ -121,12 +121,12 @@ fn a_circuit_breaker_opens_doubles_and_closes() {
     let mut world = World::new(Config { max_attempts: 1, ..Config::default() });
     world.join(0, spec(0, 4), false);
     let fail = |world: &mut World| {
-        let id = world.arrive(ask(0)).unwrap();
+        let id = world.arrive(&ask(0)).unwrap();
         world.end(id, failed(true));
     };
     fail(&mut world);
     fail(&mut world);
-    let well = world.arrive(ask(0)).unwrap();
+    let well = world.arrive(&ask(0)).unwrap();
     world.end(well, done());
     for _ in 0..3 {
         assert_eq!(state(&world, 0), WorkerState::Ready);
@@ -138,15 +138,15 @@ fn a_circuit_breaker_opens_doubles_and_closes() {
         assert_eq!(world.router.next_deadline(), Some(at));
         world.pass(Duration::from_secs(seconds));
         assert_eq!(state(&world, 0), WorkerState::Probing);
-        let probe = world.arrive(ask(0)).unwrap();
-        let second = world.arrive(ask(0)).unwrap();
+        let probe = world.arrive(&ask(0)).unwrap();
+        let second = world.arrive(&ask(0)).unwrap();
         assert_eq!((world.on(probe), world.on(second)), (Some(worker(0)), None));
         world.withdraw(second);
         world.end(probe, failed(true));
     }
     world.pass(Duration::from_mins(1));
-    let probe = world.arrive(ask(0)).unwrap();
-    let waits = world.arrive(ask(0)).unwrap();
+    let probe = world.arrive(&ask(0)).unwrap();
+    let waits = world.arrive(&ask(0)).unwrap();
     world.end(probe, done());
     assert_eq!((state(&world, 0), world.on(waits)), (WorkerState::Ready, Some(worker(0))));
 }
@@ -155,9 +155,9 @@ fn a_circuit_breaker_opens_doubles_and_closes() {
 fn waiting_ends_in_a_typed_fault() {
     let mut world = World::new(Config::default());
     world.join(0, spec(0, 1), false);
-    world.arrive(ask(0)).unwrap();
-    let full = world.arrive(ask(0)).unwrap();
-    let nobody = world.arrive(Ask { pinned: Some(Version(9)), ..ask(0) }).unwrap();
+    world.arrive(&ask(0)).unwrap();
+    let full = world.arrive(&ask(0)).unwrap();
+    let nobody = world.arrive(&Ask { pinned: Some(Version(9)), ..ask(0) }).unwrap();
     world.pass(Config::default().max_wait);
     let fault = |id| (world.refused[&id].kind, world.refused[&id].reason.as_ref());
     assert_eq!(fault(full), (FaultKind::Timeout, "QueueTimeout"));
@@ -168,9 +168,9 @@ fn waiting_ends_in_a_typed_fault() {
 #[test]
 fn a_newcomer_is_turned_away_when_too_many_wait() {
     let mut world = World::new(Config { max_pending: 2, ..Config::default() });
-    assert!(world.arrive(ask(0)).is_some());
-    assert!(world.arrive(ask(0)).is_some());
-    assert!(world.arrive(ask(0)).is_none());
+    assert!(world.arrive(&ask(0)).is_some());
+    assert!(world.arrive(&ask(0)).is_some());
+    assert!(world.arrive(&ask(0)).is_none());
 }
 
 #[test]
@@ -181,10 +181,10 @@ fn no_turn_goes_back_to_an_older_version() {
     world.join(0, old, false);
     world.join(1, new, false);
     let fenced = Ask { at_least: Some(Version(2)), ..turn(0) };
-    let id = world.arrive(fenced).unwrap();
+    let id = world.arrive(&fenced).unwrap();
     assert_eq!(world.on(id), Some(worker(1)));
     // What it has been continued with counts as well.
-    let other = world.arrive(turn(1)).unwrap();
+    let other = world.arrive(&turn(1)).unwrap();
     assert_eq!(world.on(other), Some(worker(0)));
     world.about(0, Event::Version { worker: worker(0), version: Some(Version(3)) });
     world.end(other, failed(true));
@@ -196,8 +196,8 @@ fn a_prefill_slot_is_free_after_the_first_token() {
     let mut world = World::new(Config::default());
     world.join(0, WorkerSpec { role: Role::Prefill, ..spec(0, 1) }, false);
     world.join(1, WorkerSpec { role: Role::Decode, ..spec(1, 4) }, false);
-    let first = world.arrive(turn(0)).unwrap();
-    let second = world.arrive(turn(1)).unwrap();
+    let first = world.arrive(&turn(0)).unwrap();
+    let second = world.arrive(&turn(1)).unwrap();
     assert_eq!((world.on(first), world.on(second)), (Some(worker(1)), None));
     world.prefilled(first);
     assert_eq!(world.on(second), Some(worker(1)));
@@ -209,7 +209,7 @@ fn places_of_trajectories_are_bounded() {
     let mut world = World::new(Config { sticky, ..Config::default() });
     world.join(0, spec(0, 1), false);
     for t in 0..100 {
-        let id = world.arrive(turn(t)).unwrap();
+        let id = world.arrive(&turn(t)).unwrap();
         world.end(id, done());
         assert!(world.router.places() <= 10);
     }
@@ -221,7 +221,7 @@ fn places_of_trajectories_are_bounded() {
 fn what_a_lost_worker_had_is_sent_elsewhere() {
     let mut world = World::new(Config { max_attempts: 1, ..Config::default() });
     world.join(0, spec(0, 2), false);
-    let id = world.arrive(turn(0)).unwrap();
+    let id = world.arrive(&turn(0)).unwrap();
     world.join(1, spec(0, 2), false);
     let commands = world.about(0, Event::Left(worker(0)));
     assert_eq!(commands, vec![Command::Abort { request: id, worker: worker(0), restart: false }]);

@@ -6,10 +6,7 @@ use std::time::Duration;
 
 use crate::fault::{Fault, FaultKind};
 use crate::ids::{Class, Task, TrajectoryId, WorkerId};
-use crate::router::{
-    Affinity, Ask, Command, Config, Event, Moved, Outcome, Role, Router, Usage, WorkerSpec,
-    WorkerState,
-};
+use crate::router::{Ask, Command, Config, Event, Moved, Outcome, Role, Router, Usage, WorkerSpec};
 use crate::time::Time;
 use crate::version::{RequestId, Version};
 
@@ -51,45 +48,49 @@ pub(super) fn failed(resumable: bool) -> Outcome {
 }
 
 #[derive(Debug, Clone)]
-struct Engine {
-    id: WorkerId,
-    spec: WorkerSpec,
-    held: bool,
-    reserved: bool,
-    healthy: bool,
-    draining: bool,
-    gone: bool,
-    in_flight: BTreeSet<RequestId>,
-    told_idle: bool,
+#[expect(clippy::struct_excessive_bools, reason = "a model keeps apart what is true")]
+pub(super) struct Engine {
+    pub(super) id: WorkerId,
+    pub(super) spec: WorkerSpec,
+    pub(super) held: bool,
+    pub(super) reserved: bool,
+    pub(super) healthy: bool,
+    pub(super) draining: bool,
+    pub(super) gone: bool,
+    pub(super) in_flight: BTreeSet<RequestId>,
+    pub(super) told_idle: bool,
 }
 
 #[derive(Debug, Clone)]
-struct Call {
-    ask: Ask,
-    back: bool,
+#[expect(clippy::struct_excessive_bools, reason = "a model keeps apart what is true")]
+pub(super) struct Call {
+    pub(super) ask: Ask,
+    pub(super) back: bool,
     /// Index of the engine where it failed last.
-    avoid: Option<usize>,
+    pub(super) avoid: Option<usize>,
     /// Since when it waits; `None` is on an engine.
-    since: Option<Time>,
-    on: Option<(usize, Option<usize>)>,
-    aborted: bool,
-    withdrawn: bool,
-    least: Option<Version>,
+    pub(super) since: Option<Time>,
+    pub(super) on: Option<(usize, Option<usize>)>,
+    pub(super) aborted: bool,
+    pub(super) withdrawn: bool,
+    /// It arrives in this event.
+    pub(super) fresh: bool,
+    pub(super) least: Option<Version>,
     /// Where its trajectory was when it arrived, or its own last try.
-    home: Option<usize>,
+    pub(super) home: Option<usize>,
 }
 
 pub(super) struct World {
     pub(super) router: Router,
-    config: Config,
+    pub(super) config: Config,
     pub(super) now: Time,
     /// Every engine there ever was.
-    engines: Vec<Engine>,
-    calls: BTreeMap<RequestId, Call>,
-    homes: BTreeMap<TrajectoryId, usize>,
+    pub(super) engines: Vec<Engine>,
+    pub(super) calls: BTreeMap<RequestId, Call>,
+    pub(super) homes: BTreeMap<TrajectoryId, usize>,
     pub(super) refused: BTreeMap<RequestId, Fault>,
-    finished: BTreeSet<RequestId>,
-    next: u64,
+    pub(super) finished: BTreeSet<RequestId>,
+    pub(super) next: u64,
 }
 
 impl World {
@@ -172,10 +173,10 @@ impl World {
     }
 
     /// A request arrives; `None` when it is turned away.
-    pub(super) fn arrive(&mut self, ask: Ask) -> Option<RequestId> {
+    pub(super) fn arrive(&mut self, ask: &Ask) -> Option<RequestId> {
         let id = RequestId(self.next);
         self.next += 1;
-        let expected = self.best_of_all(&ask);
+        let expected = self.best_of_all(ask);
         let before = (self.router.pending(), self.router.running());
         let call = Call {
             least: ask.at_least,
@@ -187,17 +188,19 @@ impl World {
             on: None,
             aborted: false,
             withdrawn: false,
+            fresh: true,
         };
         match self.router.on_event(Event::Arrived { request: id, ask: ask.clone() }, self.now) {
             Ok(commands) => {
                 self.calls.insert(id, call);
                 self.obey(&commands);
+                self.calls.entry(id).and_modify(|call| call.fresh = false);
                 let on = self.calls[&id].on.map(|(decode, _)| decode);
                 // One that is probed may have had room for the probe.
                 if !on.is_some_and(|at| self.probing(at)) {
                     assert_eq!(on.is_some(), expected.is_some(), "{commands:?}");
                     if ask.trajectory.is_none() {
-                        assert_eq!(on.map(|at| self.standing(at, &ask, -1)), expected);
+                        assert_eq!(on.map(|at| self.standing(at, ask, true)), expected);
                     }
                 }
                 Some(id)
@@ -316,100 +319,6 @@ impl World {
         assert!(self.router.workers().all(|view| view.running == 0 && view.pending == 0));
     }
 
-    fn rank(&self, task: &Task, class: &Class) -> usize {
-        let Affinity::Declared { tasks, default } = &self.config.affinity else { return 0 };
-        let order = tasks.get(task).unwrap_or(default);
-        order.iter().position(|c| c == class).unwrap_or(order.len())
-    }
-
-    /// In service, as far as the model knows; the circuit breaker is asked for.
-    fn in_service(&self, at: usize) -> bool {
-        let engine = &self.engines[at];
-        let open = || {
-            let mut views = self.router.workers();
-            let view = views.find(|view| *view.id == engine.id).unwrap();
-            view.state == WorkerState::CircuitOpen
-        };
-        !engine.gone && engine.healthy && !engine.draining && !open()
-    }
-
-    fn usable(&self, at: usize) -> bool {
-        self.in_service(at) && !self.engines[at].held
-    }
-
-    /// Certainly has room; a worker that is being probed may have none.
-    fn has_room(&self, at: usize) -> bool {
-        let engine = &self.engines[at];
-        let full = engine.in_flight.len() >= engine.spec.slots as usize;
-        self.usable(at) && !full && (engine.in_flight.is_empty() || !self.probing(at))
-    }
-
-    fn probing(&self, at: usize) -> bool {
-        let view = self.router.worker(&self.engines[at].id).unwrap();
-        view.state == WorkerState::Probing
-    }
-
-    fn meets(&self, at: usize, ask: &Ask, least: Option<Version>) -> bool {
-        let engine = &self.engines[at];
-        match ask.pinned {
-            Some(pinned) => engine.spec.version == Some(pinned),
-            None => !engine.reserved && (least.is_none() || engine.spec.version >= least),
-        }
-    }
-
-    /// The pairs that could generate it, of workers for which `able` holds.
-    fn pairs(
-        &self,
-        ask: &Ask,
-        least: Option<Version>,
-        able: impl Fn(usize) -> bool,
-    ) -> Vec<(usize, Option<usize>)> {
-        let mut pairs = Vec::new();
-        for at in 0..self.engines.len() {
-            if !able(at) || !self.meets(at, ask, least) {
-                continue;
-            }
-            match self.engines[at].spec.role {
-                Role::Mixed => pairs.push((at, None)),
-                Role::Prefill => {}
-                Role::Decode => {
-                    let version = self.engines[at].spec.version;
-                    let prefills = (0..self.engines.len()).filter(|p| {
-                        self.engines[*p].spec.role == Role::Prefill
-                            && self.engines[*p].spec.version == version
-                            && able(*p)
-                    });
-                    pairs.extend(prefills.map(|prefill| (at, Some(prefill))));
-                }
-            }
-        }
-        pairs
-    }
-
-    /// Pairs that have room and may take the call: not where it failed last, if there
-    /// is any other.
-    fn takers(&self, call: &Call) -> Vec<(usize, Option<usize>)> {
-        let not_avoided = |at: usize| call.avoid != Some(at) && self.usable(at);
-        let other = !self.pairs(&call.ask, call.least, not_avoided).is_empty();
-        self.pairs(&call.ask, call.least, |at| {
-            self.has_room(at) && !(other && call.avoid == Some(at))
-        })
-    }
-
-    /// (rank, load) of an engine, `less` requests aside.
-    fn standing(&self, at: usize, ask: &Ask, more: i64) -> (usize, u64) {
-        let engine = &self.engines[at];
-        let load = (engine.in_flight.len() as i64 + more) as u64;
-        let rank = self.rank(&ask.task, &engine.spec.class);
-        (rank, (load << 16) / u64::from(engine.spec.slots))
-    }
-
-    /// What a request without a home is to get.
-    fn best_of_all(&self, ask: &Ask) -> Option<(usize, u64)> {
-        let pairs = self.pairs(ask, ask.at_least, |at| self.has_room(at));
-        pairs.into_iter().map(|(at, _)| self.standing(at, ask, 0)).min()
-    }
-
     fn obey(&mut self, commands: &[Command]) {
         let sent: BTreeSet<RequestId> = commands
             .iter()
@@ -483,87 +392,5 @@ impl World {
         call.since = None;
         call.back = false;
         call.home = call.ask.trajectory.as_ref().map(|_| at);
-    }
-
-    /// Who still waits and could have gone there comes later, or is overtaken rightly.
-    fn check_order(
-        &self,
-        id: RequestId,
-        call: &Call,
-        at: usize,
-        prefill: Option<usize>,
-        also_sent: &BTreeSet<RequestId>,
-    ) {
-        let engine = &self.engines[at];
-        let band = |call: &Call| (call.ask.priority, call.back);
-        for (other, waiting) in &self.calls {
-            let Some(since) = waiting.since.filter(|_| *other != id && !also_sent.contains(other))
-            else {
-                continue;
-            };
-            if waiting.avoid == Some(at)
-                || waiting.avoid.is_some() && waiting.avoid == prefill
-                || !self.meets(at, &waiting.ask, waiting.least)
-            {
-                continue;
-            }
-            assert!(band(waiting) <= band(call), "{id} goes before {other} of a higher band");
-            if band(waiting) < band(call) || *other > id {
-                continue;
-            }
-            let passed = self.now.since(since.max(self.router.disturbed));
-            assert!(passed < self.config.patience, "{other} is overtaken for too long");
-            let lives = call.home.filter(|home| !self.engines[*home].gone);
-            let own = || {
-                let rank = self.rank(&call.ask.task, &engine.spec.class);
-                let better = (0..self.engines.len()).any(|at| {
-                    let engine = &self.engines[at];
-                    engine.spec.role != Role::Prefill
-                        && !engine.reserved
-                        && self.in_service(at)
-                        && self.rank(&call.ask.task, &engine.spec.class) < rank
-                });
-                !better
-            };
-            assert!(lives.map_or_else(own, |home| home == at), "{id} overtakes without a reason");
-        }
-    }
-
-    fn check_moved(&self, call: &Call, left: Option<usize>, to: usize, moved: Option<Moved>) {
-        assert_eq!(left.is_some(), moved.is_some(), "moves say why, and only moves");
-        let Some((home, moved)) = left.zip(moved) else { return };
-        let load = |at| self.standing(at, &call.ask, 0).1;
-        let margin = (self.config.sticky.margin * 65536.0) as u64;
-        match moved {
-            Moved::OutOfService => assert!(!self.in_service(home)),
-            Moved::Held => assert!(self.engines[home].held),
-            Moved::Version => assert!(!self.meets(home, &call.ask, call.least)),
-            Moved::Failed => assert_eq!(call.avoid, Some(home)),
-            Moved::Full => {
-                let free = |at: usize| self.has_room(at) && call.avoid != Some(at);
-                let pairs = self.pairs(&call.ask, call.least, free);
-                assert!(pairs.iter().all(|(at, _)| *at != home), "it had room");
-            }
-            Moved::Overloaded => assert!(load(home) > load(to) + margin),
-        }
-    }
-
-    /// What holds between events.
-    pub(super) fn check(&self) {
-        assert_eq!(self.router.pending(), self.waiting());
-        assert_eq!(self.router.running(), self.running().len());
-        for (id, call) in &self.calls {
-            assert!(!self.finished.contains(id));
-            if call.since.is_some() {
-                let takers = self.takers(call);
-                assert!(takers.is_empty(), "{id} {call:?} waits, and {takers:?} has room");
-            }
-        }
-        for engine in self.engines.iter().filter(|engine| !engine.gone) {
-            let idle = (engine.held || engine.draining) && engine.in_flight.is_empty();
-            assert!(!idle || engine.told_idle, "{engine:?} is idle and it was not said");
-            let view = self.router.worker(&engine.id).unwrap();
-            assert_eq!(view.running, engine.in_flight.len());
-        }
     }
 }
