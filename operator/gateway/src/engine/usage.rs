@@ -4,7 +4,7 @@ use memchr::memmem;
 use rollwright_core::router::Usage;
 
 /// How far from its end a reply is searched.
-const TAIL: usize = 2048;
+const TAIL: usize = 512;
 
 /// Reads `usage` (OpenAI) or `meta_info` (`SGLang`). What is not there counts as zero.
 pub fn find(reply: &[u8]) -> Usage {

@@ -164,7 +164,7 @@ pub(crate) async fn exchange(
         let reused = idle.is_some();
         let mut sender = match idle.take() {
             Some(sender) => sender,
-            None => match connect(endpoint, limits).await {
+            None => match Box::pin(connect(endpoint, limits)).await {
                 Ok(sender) => sender,
                 Err(fault) => return Attempt::Failed(fault),
             },

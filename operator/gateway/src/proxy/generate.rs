@@ -61,7 +61,8 @@ pub(crate) async fn generate(
     let ask = Ask { trajectory, task };
     if let (true, Payload::Kept(kept)) = (recorded, &payload) {
         let turn = TurnAsk::read(api, kept.joined())?;
-        return recorded::recorded(shard, ask, turn, headers).await;
+        // Boxed, so that the requests that pass through do not carry its size.
+        return Box::pin(recorded::recorded(shard, ask, turn, headers)).await;
     }
     let target = match head.uri.query() {
         Some(query) => format!("{}?{query}", api.path()),

@@ -18,6 +18,10 @@ const IDLE: usize = 256;
 /// noticed, so this one only bounds what a quiet engine is left with.
 const KEPT: Duration = Duration::from_secs(60);
 
+/// What is read from an engine at once, and the longest head of a reply. An open stream keeps
+/// it, so it is small.
+const READ: usize = 4096;
+
 pub(crate) type Sender = http1::SendRequest<Upload>;
 
 /// Idle connections by the engine's index.
@@ -111,8 +115,10 @@ async fn handshake<S>(stream: S) -> Result<Sender, hyper::Error>
 where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin + 'static,
 {
-    let (sender, connection) =
-        http1::Builder::new().handshake::<_, Upload>(TokioIo::new(stream)).await?;
+    let (sender, connection) = http1::Builder::new()
+        .read_buf_exact_size(Some(READ))
+        .handshake::<_, Upload>(TokioIo::new(stream))
+        .await?;
     // It ends when the sender is dropped; its errors reach whoever waits for the reply.
     tokio::spawn(connection);
     Ok(sender)

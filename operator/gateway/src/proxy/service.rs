@@ -62,7 +62,8 @@ async fn answer(
     }
     let caller = caller(shard, local, &request)?;
     if route == Route::Rollout {
-        return api(shard, caller, request).await;
+        // Boxed, as all that is not the common path: a connection keeps room for the largest.
+        return Box::pin(api(shard, caller, request)).await;
     }
     let wanted = if route == Route::Models { Method::GET } else { Method::POST };
     if *request.method() != wanted {
@@ -71,7 +72,7 @@ async fn answer(
     }
     match route.api() {
         Some(api) => generate::generate(shard, api, prefix.as_deref(), request).await,
-        None => models(shard).await,
+        None => Box::pin(models(shard)).await,
     }
 }
 

@@ -26,10 +26,6 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    pub(crate) fn len(&self) -> usize {
-        self.length
-    }
-
     /// In one piece.
     pub(crate) fn joined(&self) -> Bytes {
         match self.pieces.as_slice() {
