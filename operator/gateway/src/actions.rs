@@ -1,4 +1,4 @@
-//! The gateway as a caller of the ActionQueue: it closes the sandbox of a trajectory that
+//! The gateway as a caller of the `ActionQueue`: it closes the sandbox of a trajectory that
 //! has ended, and runs what scores one.
 
 use std::path::Path;
@@ -255,11 +255,11 @@ async fn follow(mut service: Service, request: pb::ExecuteRequest) -> Result<Run
                 keep_tail(to, &output.data);
             }
             Some(Event::Finished(finished)) => return Ok(Run { finished, ..run }),
-            Some(Event::Failed(fault)) => return Err(carry(fault)),
+            Some(Event::Failed(fault)) => return Err(carry(&fault)),
             Some(Event::Cancelled(_)) => {
                 let message = "the action was cancelled".to_owned();
                 let (kind, reason) = (Kind::Cancelled.into(), "ActionCancelled".to_owned());
-                return Err(carry(pb::Fault { kind, reason, message, retry_after: None }));
+                return Err(carry(&pb::Fault { kind, reason, message, retry_after: None }));
             }
             Some(Event::Queued(_) | Event::Started(_)) | None => {}
         }
@@ -281,7 +281,7 @@ const UNREACHABLE: &str = "QueueUnreachable";
 const FAULT_METADATA: &str = "rollwright-fault-bin";
 
 /// A fault as the queue would send it.
-fn carry(fault: pb::Fault) -> Status {
+fn carry(fault: &pb::Fault) -> Status {
     let mut status = Status::unknown(fault.message.clone());
     let value = MetadataValue::from_bytes(&fault.encode_to_vec());
     status.metadata_mut().insert_bin(FAULT_METADATA, value);
@@ -331,7 +331,7 @@ mod tests {
             message: "too late".to_owned(),
             retry_after: Duration::from_secs(3).try_into().ok(),
         };
-        let back = fault_of(&carry(fault));
+        let back = fault_of(&carry(&fault));
         assert_eq!((back.kind, back.reason.as_ref()), (FaultKind::Timeout, "Deadline"));
         assert_eq!(back.retry_after, Some(Duration::from_secs(3)));
         let back = fault_of(&Status::unavailable("refused"));

@@ -1,5 +1,7 @@
 //! The control side of engines and the watch over workers, against real servers that are
 //! told how to answer.
+#![allow(clippy::unwrap_used)] // in what tests share
+#![allow(clippy::needless_pass_by_value)] // bodies of every type
 
 use std::collections::HashMap;
 use std::net::SocketAddr;

@@ -1,4 +1,5 @@
 //! Rewards over HTTP, against real servers that behave badly.
+#![allow(clippy::unwrap_used)] // in what tests share
 
 use std::io::Write as _;
 use std::net::SocketAddr;
@@ -21,6 +22,9 @@ use tokio::sync::mpsc;
 
 /// Never reached by a test that passes.
 const LIMIT: Duration = Duration::from_secs(20);
+
+/// The fault expected, the body, and the status; 999 breaks the body off.
+type Case = (&'static str, fn() -> Body, u16);
 
 async fn serve(router: Router) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -129,7 +133,7 @@ async fn no_answer_is_ever_a_number() {
         let pieces = [Ok(r#"{"reward": "#), Err(std::io::Error::other("it ends here"))];
         Body::from_stream(futures::stream::iter(pieces))
     };
-    let cases: [(&str, fn() -> Body, u16); 14] = [
+    let cases: [Case; 14] = [
         ("RewardNotANumber", || Body::from(r#"{"reward": NaN}"#), 200),
         ("RewardNotANumber", || Body::from(r#"{"reward": 1e999}"#), 200),
         ("RewardNotANumber", || Body::from(r#"{"reward": null}"#), 200),

@@ -14,6 +14,13 @@ use crate::outbound::{self, Call, CallError, Proxy, Reply};
 /// Bytes of an answer taken at most; only its `reward` counts.
 const MOST: usize = 256 << 10;
 
+/// What counts of an answer.
+#[derive(Deserialize)]
+struct Answer {
+    reward: Option<Value>,
+    error: Option<Value>,
+}
+
 /// A service at an address.
 #[derive(Debug, Clone)]
 pub(super) struct Judge {
@@ -87,11 +94,6 @@ impl Judge {
                 format!("the reward service {shown} answered {status}: {remedy}. It said: {said}");
             let fault = infrastructure(reason, message);
             return Err(Fault { retry_after: reply.retry_after, ..fault });
-        }
-        #[derive(Deserialize)]
-        struct Answer {
-            reward: Option<Value>,
-            error: Option<Value>,
         }
         let answer: Option<Answer> = serde_json::from_slice(&reply.body).ok();
         let reward = answer

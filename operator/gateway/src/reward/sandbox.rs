@@ -1,6 +1,9 @@
 //! A command in a sandbox: by default a pristine one that the policy never touched, with
 //! only the named artefacts copied in, since a policy can edit what grades it.
 
+use std::fmt::Write as _;
+use std::sync::Arc;
+
 use rollwright_core::fault::{Fault, FaultKind};
 use rollwright_core::ids::{MAX_LEN, TrajectoryId};
 use rollwright_crds::command::CommandLine;
@@ -18,7 +21,10 @@ const SHOWN: usize = 300;
 
 /// Runs the command of a `RewardService` on the queue. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct SandboxScorer {
+pub struct SandboxScorer(Arc<Grader>);
+
+#[derive(Debug)]
+struct Grader {
     actions: Actions,
     template: String,
     profile: String,
@@ -30,19 +36,25 @@ pub struct SandboxScorer {
 impl SandboxScorer {
     /// A scorer on the queue behind `actions`, which `service.queue` names.
     pub fn new(actions: Actions, service: &SandboxReward) -> Self {
-        Self {
+        Self(Arc::new(Grader {
             actions,
             template: service.template.to_string(),
             profile: service.profile.to_string(),
             command: service.command.clone(),
             pristine: service.pristine,
             copy: service.copy.clone(),
-        }
+        }))
     }
 
     /// The number in the last line of the command's standard output. A program that fails
     /// or prints none is an `action` fault: only a printed 0 is a reward of 0.
     pub async fn score(&self, subject: &Subject, attempt: u32) -> Result<f64, Fault> {
+        self.0.score(subject, attempt).await
+    }
+}
+
+impl Grader {
+    async fn score(&self, subject: &Subject, attempt: u32) -> Result<f64, Fault> {
         let trajectory = &subject.trajectory;
         let name = name(trajectory, attempt);
         if !self.pristine {
@@ -87,9 +99,12 @@ fn name(trajectory: &TrajectoryId, attempt: u32) -> String {
     if id.len() + suffix.len() <= MAX_LEN {
         return format!("{id}{suffix}");
     }
-    let digest: String =
-        Sha256::digest(id.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("{digest}{suffix}")
+    let mut name = String::with_capacity(MAX_LEN);
+    for byte in Sha256::digest(id.as_bytes()) {
+        // Writing into a String cannot fail.
+        let _ok = write!(name, "{byte:02x}");
+    }
+    name + &suffix
 }
 
 /// Gives something back when it is dropped, so also when nobody waits any more.

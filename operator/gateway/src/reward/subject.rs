@@ -64,15 +64,12 @@ impl Serialize for Subject {
                 None => to.skip_field(name)?,
             }
         }
-        match &self.tokens {
-            Some(tokens) => {
-                to.serialize_field("token_ids", &tokens.token_ids)?;
-                to.serialize_field("loss_mask", &tokens.loss_mask)?;
-            }
-            None => {
-                to.skip_field("token_ids")?;
-                to.skip_field("loss_mask")?;
-            }
+        if let Some(tokens) = &self.tokens {
+            to.serialize_field("token_ids", &tokens.token_ids)?;
+            to.serialize_field("loss_mask", &tokens.loss_mask)?;
+        } else {
+            to.skip_field("token_ids")?;
+            to.skip_field("loss_mask")?;
         }
         to.end()
     }

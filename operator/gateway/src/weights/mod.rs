@@ -8,6 +8,7 @@ mod origin;
 mod pace;
 mod pull;
 mod store;
+mod upload;
 
 pub use bucket::{Bucket, Listing};
 pub use origin::Origin;
