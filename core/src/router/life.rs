@@ -227,7 +227,9 @@ impl Router {
         }
         // Only then: all that are due together take what suits each of them best.
         if !probing.is_empty() {
-            probing.into_iter().for_each(|seat| self.recount(seat));
+            for seat in probing {
+                self.recount(seat);
+            }
             self.fill_all();
         }
         while let Some((since, id)) = self.deadlines.first()
