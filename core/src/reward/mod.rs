@@ -123,6 +123,16 @@ impl Rewards {
         std::mem::take(&mut self.out)
     }
 
+    /// Whether any service scores the task.
+    pub fn scores(&self, task: &Task) -> bool {
+        self.service_of(task).is_some()
+    }
+
+    fn service_of(&self, task: &Task) -> Option<usize> {
+        let takes = |service: &Service| service.tasks.is_empty() || service.tasks.contains(task);
+        self.config.services.iter().position(takes)
+    }
+
     /// When [`Event::Tick`] is due, unless another event comes first.
     pub fn next_deadline(&self) -> Option<Time> {
         self.timers.first().map(|(at, _)| *at)
@@ -144,8 +154,7 @@ impl Rewards {
         if self.jobs.contains_key(&trajectory) {
             return;
         }
-        let takes = |service: &Service| service.tasks.is_empty() || service.tasks.contains(task);
-        let Some(service) = self.config.services.iter().position(takes) else {
+        let Some(service) = self.service_of(task) else {
             let message = format!(
                 "no reward service of the job scores task `{task}`; name one in rewardServices, \
                  or complete the trajectory with its reward"

@@ -38,9 +38,8 @@ impl Rollout {
                 trajectory::Command::CancelReward(trajectory) => {
                     self.score(reward::Event::Cancel(trajectory), now)?;
                 }
-                trajectory::Command::Keep(mut keep) => {
+                trajectory::Command::Keep(keep) => {
                     let log = self.logs.remove(&keep.trajectory);
-                    keep.reward += log.as_ref().map_or(0.0, |log| log.penalty());
                     self.out.push(Command::Keep { keep, log });
                 }
                 trajectory::Command::Drop(trajectory) => {
@@ -72,6 +71,33 @@ impl Rollout {
         })
     }
 
+    /// The trajectory's driver has ended it, with its reward or for a service to score.
+    pub(super) fn complete(
+        &mut self,
+        trajectory: TrajectoryId,
+        reward: Option<f64>,
+        now: Time,
+    ) -> Result<(), Fault> {
+        let known = self.trajectories.trajectory(trajectory.as_str());
+        let group = known.and_then(|known| self.trajectories.group(known.group().as_str()));
+        if let (None, Some(group)) = (reward, group)
+            && !self.rewards.scores(group.task())
+        {
+            let message = format!(
+                "no reward service of this job scores task `{}`: complete it with a reward",
+                group.task()
+            );
+            return Err(Fault::new(FaultKind::User, "RewardNeeded", message));
+        }
+        let reward = reward.map(|reward| reward + self.penalty(&trajectory));
+        self.live(trajectory::Event::Complete { trajectory, reward }, now)
+    }
+
+    /// What the length of a trajectory adds to its reward, from 0 to -1.
+    pub(super) fn penalty(&self, trajectory: &TrajectoryId) -> f64 {
+        self.logs.get(trajectory).map_or(0.0, |log| log.penalty())
+    }
+
     pub(super) fn tokens_given(
         &mut self,
         trajectory: TrajectoryId,
@@ -81,6 +107,13 @@ impl Rollout {
         version: Version,
         now: Time,
     ) -> Result<(), Fault> {
+        let current = self.weights.current();
+        if version > current {
+            let message = format!(
+                "version {version} cannot have made these tokens: {current} is the newest that is committed"
+            );
+            return Err(Fault::new(FaultKind::User, "VersionAhead", message));
+        }
         // The life cycle refuses what it does not know before the log changes.
         self.live(trajectory::Event::Step(trajectory.clone()), now)?;
         let cap = self.config.cap;

@@ -115,9 +115,7 @@ impl Rollout {
             Event::TokensGiven { trajectory, prompt, ids, logprobs, version } => {
                 self.tokens_given(trajectory, &prompt, &ids, &logprobs, version, now)
             }
-            Event::Complete { trajectory, reward } => {
-                self.live(trajectory::Event::Complete { trajectory, reward }, now)
-            }
+            Event::Complete { trajectory, reward } => self.complete(trajectory, reward, now),
             Event::AbortTrajectory { trajectory, fault } => {
                 self.live(trajectory::Event::AbortTrajectory { trajectory, fault }, now)
             }
@@ -198,8 +196,14 @@ impl Rollout {
     }
 
     fn open_group(&mut self, mut open: OpenGroup, now: Time) -> Result<(), Fault> {
-        let known = self.trajectories.group(open.group.as_str()).is_some()
-            || self.buffer.contains(&open.group);
+        let known = self.trajectories.group(open.group.as_str()).is_some();
+        if !known && self.buffer.contains(&open.group) {
+            let message = format!(
+                "group `{}` has settled and waits for the trainer: choose another id",
+                open.group
+            );
+            return Err(Fault::new(FaultKind::User, "GroupExists", message));
+        }
         match open.purpose {
             Purpose::Training if !known && self.room() == 0 => {
                 let message = format!(
@@ -250,6 +254,7 @@ impl Rollout {
                     self.out.push(Command::RewardCircuit { service, open });
                 }
                 reward::Command::Scored { trajectory, result } => {
+                    let result = result.map(|reward| reward + self.penalty(&trajectory));
                     self.live(trajectory::Event::Scored { trajectory, result }, now)?;
                 }
             }

@@ -345,7 +345,8 @@ impl Weights {
         let told = !matches!(update.stage, Stage::Begun { ready: false });
         for id in self.ids() {
             let Some(worker) = self.workers.get_mut(&id) else { continue };
-            worker.next = worker.next.take().filter(|next| next.target != version);
+            let stays = |next: &Job| next.target != version && next.plan != Plan::Suspend;
+            worker.next = worker.next.take().filter(stays);
             match &worker.phase {
                 Phase::Serving if worker.reserved && worker.version == Some(target) => {
                     self.unreserve(&id);

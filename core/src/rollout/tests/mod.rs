@@ -1,1 +1,4 @@
-//! Tests of the composition.
+//! The composition against a model of engines, drivers, disk and trainer.
+
+mod chaos;
+mod world;
