@@ -1,7 +1,7 @@
 //! The life of trajectories, and what it asks of the other parts.
 
 use super::{Command, Recovered, Rollout, turn};
-use crate::fault::Fault;
+use crate::fault::{Fault, FaultKind};
 use crate::ids::TrajectoryId;
 use crate::time::Time;
 use crate::trajectory::{self, Announcement};
@@ -67,7 +67,7 @@ impl Rollout {
         let known = self.trajectories.trajectory(trajectory.as_str());
         known.and_then(|known| known.fault().cloned()).unwrap_or_else(|| {
             let message = format!("trajectory `{trajectory}` was aborted");
-            Fault::new(crate::fault::FaultKind::Cancelled, "Aborted", message)
+            Fault::new(FaultKind::Cancelled, "Aborted", message)
         })
     }
 
