@@ -28,7 +28,7 @@ use slot::Held;
 pub use slot::{Slot, Stop};
 
 /// How long [`Dispatch::run`] sleeps at most.
-const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
+const LONGEST_SLEEP: Duration = Duration::from_hours(1);
 
 /// The priority of every request, until lengths are predicted.
 const PRIORITY: i64 = 0;

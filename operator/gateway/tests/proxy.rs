@@ -155,7 +155,7 @@ async fn a_client_that_leaves_takes_its_request_with_it() {
         let mut client = raw(
             &job,
             &format!(
-                "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {}\r\nContent-Length: {}\r\n\r\n{body}",
+                "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
                 proxy_common::KEY,
                 body.len()
             ),

@@ -85,10 +85,10 @@ mod tests {
             carriage in any::<bool>(),
         ) {
             let end = if carriage { "\r\n" } else { "\n" };
-            let text: String = events
-                .iter()
-                .map(|data| format!(": comment{end}{end}data: {data}{end}id: 7{end}{end}"))
-                .collect();
+            let mut text = String::new();
+            for data in &events {
+                text += &format!(": comment{end}{end}data: {data}{end}id: 7{end}{end}");
+            }
             let mut splitter = Events::new(1000);
             let mut found = Vec::new();
             let mut rest = text.as_bytes();

@@ -1,6 +1,6 @@
 //! One request to one engine, until the head of its reply.
 
-use std::future::poll_fn;
+use std::future::{Future as _, poll_fn};
 use std::pin::pin;
 use std::sync::{Arc, OnceLock};
 use std::task::Poll;
@@ -8,6 +8,7 @@ use std::task::Poll;
 use http::header::{self, HeaderName};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri};
 use hyper::body::Incoming;
+use hyper::client::conn::TrySendError;
 use rollwright_core::fault::{Fault, FaultKind};
 
 use super::pool::{Pool, Sender, connect};
@@ -149,6 +150,15 @@ pub(crate) enum Attempt {
     Client(Fault),
 }
 
+/// What ends the wait for a reply.
+// It lives for a moment; a box would cost more.
+#[allow(clippy::large_enum_variant)]
+enum Heard {
+    Engine(Result<Response<Incoming>, TrySendError<Request<Upload>>>),
+    Core(Stop),
+    Nothing,
+}
+
 /// Sends a request and waits for the head of the reply. A connection that had been idle
 /// and was closed by the engine before any byte of a reply is replaced by a new one, once.
 pub(crate) async fn exchange(
@@ -181,25 +191,25 @@ pub(crate) async fn exchange(
         let mut reply = pin!(sender.try_send_request(request));
         let event = poll_fn(|context| {
             if let Poll::Ready(reply) = reply.as_mut().poll(context) {
-                return Poll::Ready(Ok(reply));
+                return Poll::Ready(Heard::Engine(reply));
             }
             if let Some(Poll::Ready(stop)) = slot.map(|slot| slot.poll_stop(context)) {
-                return Poll::Ready(Err(Attempt::Stopped(stop)));
+                return Poll::Ready(Heard::Core(stop));
             }
-            let fault = || Err(Attempt::Failed(silent(limits.first_byte_timeout)));
-            silence.poll(context).map(|()| fault())
+            silence.poll(context).map(|()| Heard::Nothing)
         })
         .await;
         let mut error = match event {
-            Ok(Ok(response)) => {
+            Heard::Engine(Ok(response)) => {
                 let pool = Arc::clone(&shard.pool);
                 return Attempt::Reply(
                     response,
                     Lease { pool, endpoint: Arc::clone(endpoint), sender },
                 );
             }
-            Ok(Err(error)) => error,
-            Err(attempt) => return attempt,
+            Heard::Engine(Err(error)) => error,
+            Heard::Core(stop) => return Attempt::Stopped(stop),
+            Heard::Nothing => return Attempt::Failed(silent(limits.first_byte_timeout)),
         };
         if let Some(unsent) = error.take_message() {
             payload.restore(unsent.into_body());
@@ -214,8 +224,6 @@ pub(crate) async fn exchange(
         }
     }
 }
-
-use std::future::Future as _;
 
 /// `Content-Length`, where it is known to be at most `most`.
 pub(crate) fn short(response: &Response<Incoming>, most: u64) -> bool {

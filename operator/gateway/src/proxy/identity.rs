@@ -36,7 +36,7 @@ pub(crate) fn trajectory(
     for (index, name) in TRAJECTORY.iter().enumerate() {
         let Some(value) = headers.get(name) else { continue };
         if index > 0 {
-            return Ok(Some(foreign(value.as_bytes())));
+            return Ok(foreign(value.as_bytes()));
         }
         let id = value.to_str().map_err(|_| {
             invalid("InvalidId", "the header X-Rollwright-Trajectory is not plain ASCII")
@@ -66,7 +66,7 @@ pub(crate) fn trajectory_in(body: &[u8]) -> Option<TrajectoryId> {
         let context = Fields::parse(xargs.raw("agentic_context")?.as_bytes()).ok()?;
         named(&context)
     })?;
-    Some(foreign(id.as_bytes()))
+    foreign(id.as_bytes())
 }
 
 fn own(id: &str) -> Result<TrajectoryId, Fault> {
@@ -74,13 +74,13 @@ fn own(id: &str) -> Result<TrajectoryId, Fault> {
 }
 
 /// Other routers allow any text, ours have a form: what does not fit is named by its hash.
-fn foreign(id: &[u8]) -> TrajectoryId {
-    if let Some(id) = std::str::from_utf8(id).ok().and_then(|id| TrajectoryId::new(id).ok()) {
-        return id;
-    }
-    let hash = Sha256::digest(id);
-    let hex: String = hash.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
-    TrajectoryId::new(&format!("sha256-{hex}")).unwrap_or_else(|_| unreachable!("hex is valid"))
+fn foreign(id: &[u8]) -> Option<TrajectoryId> {
+    let named = std::str::from_utf8(id).ok().and_then(|id| TrajectoryId::new(id).ok());
+    named.or_else(|| {
+        let mut short = [0; 16];
+        short.copy_from_slice(&Sha256::digest(id)[..16]);
+        TrajectoryId::new(&format!("sha256-{:032x}", u128::from_be_bytes(short))).ok()
+    })
 }
 
 fn percent_decoded(text: &str) -> Result<Cow<'_, str>, Fault> {
@@ -116,7 +116,9 @@ mod tests {
     #[test]
     fn the_first_name_counts() {
         let both = headers(&[("x-session-id", "s"), ("x-smg-routing-key", "k")]);
-        let named = |prefix, headers| trajectory(prefix, headers).unwrap().map(|id| id.to_string());
+        let named = |prefix, headers: &HeaderMap| {
+            trajectory(prefix, headers).unwrap().map(|id| id.to_string())
+        };
         assert_eq!(named(None, &both).as_deref(), Some("k"));
         assert_eq!(named(Some("g%2F1"), &both).as_deref(), Some("g/1"));
         assert_eq!(named(None, &headers(&[])), None);

@@ -91,11 +91,11 @@ impl Server {
         let shared = Arc::new(Shared { parts, budget });
         let mut server = Self { address, stop: CancellationToken::new(), threads: Vec::new() };
         for (index, (source, runtime)) in sources.into_iter().zip(runtimes).enumerate() {
-            let shard = Arc::new(Shard::new(Arc::clone(&shared)));
+            let own = Arc::new(Shard::new(Arc::clone(&shared)));
             let stop = server.stop.clone();
             let thread = std::thread::Builder::new()
                 .name(format!("gateway-{index}"))
-                .spawn(move || runtime.block_on(run(&shard, source, stop)))
+                .spawn(move || runtime.block_on(run(&own, source, stop)))
                 .map_err(ListenError::Thread)?;
             server.threads.push(thread);
         }
@@ -264,7 +264,9 @@ fn spawn<S>(
         let head_timeout = shard.limits().head_timeout;
         let service = service_fn(move |request| {
             let shard = Arc::clone(&shard);
-            async move { Ok::<_, Infallible>(serve(&shard, local, request).await) }
+            // hyper keeps room for what is returned here as long as the connection is open, also
+            // while a stream runs: boxed, it is a pointer.
+            Box::pin(async move { Ok::<_, Infallible>(serve(&shard, local, request).await) })
         });
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())

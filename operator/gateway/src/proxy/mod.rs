@@ -70,7 +70,7 @@ impl Default for Limits {
             max_body: 64 << 20,
             max_kept: 1 << 20,
             max_large: 1 << 30,
-            head_timeout: Duration::from_secs(60),
+            head_timeout: Duration::from_mins(1),
             body_timeout: Duration::from_mins(2),
             connect_timeout: Duration::from_secs(5),
             first_byte_timeout: Duration::from_hours(1),

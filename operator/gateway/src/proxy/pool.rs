@@ -16,7 +16,7 @@ use crate::engine::endpoint::{Address, Endpoint};
 const IDLE: usize = 256;
 /// How long an idle connection is kept. Engines close sooner (uvicorn: 5 s); that is
 /// noticed, so this one only bounds what a quiet engine is left with.
-const KEPT: Duration = Duration::from_secs(60);
+const KEPT: Duration = Duration::from_mins(1);
 
 /// What is read from an engine at once, and the longest head of a reply. An open stream keeps
 /// it, so it is small.
@@ -41,8 +41,8 @@ impl Pool {
     /// The connection that was used last, if it is alive.
     pub(crate) fn take(&self, endpoint: &Arc<Endpoint>) -> Option<Sender> {
         let mut idle = self.lock();
-        let shelf = shelf(&mut idle, endpoint);
-        while let Some((since, sender)) = shelf.connections.pop() {
+        let own = shelf(&mut idle, endpoint);
+        while let Some((since, sender)) = own.connections.pop() {
             if sender.is_ready() && since.elapsed() < KEPT {
                 return Some(sender);
             }
@@ -57,9 +57,9 @@ impl Pool {
             return;
         }
         let mut idle = self.lock();
-        let shelf = shelf(&mut idle, endpoint);
-        if shelf.connections.len() < IDLE {
-            shelf.connections.push((Instant::now(), sender));
+        let own = shelf(&mut idle, endpoint);
+        if own.connections.len() < IDLE {
+            own.connections.push((Instant::now(), sender));
         }
     }
 

@@ -69,8 +69,8 @@ pub(crate) struct Relay {
     idle: Idle,
     /// Server-sent events, in which a fault can be told.
     events: bool,
-    /// The last two bytes sent: a fault is told only between two events.
-    tail: [u8; 2],
+    /// The last bytes sent: a fault is told only between two events.
+    tail: [u8; 4],
 }
 
 struct Flow {
@@ -90,7 +90,7 @@ impl Relay {
         limit: Duration,
     ) -> Self {
         let flow = Some(Flow { body, lease, slot });
-        Self { flow, idle: Idle::new(limit), events, tail: *b"\n\n" }
+        Self { flow, idle: Idle::new(limit), events, tail: *b"\n\n\n\n" }
     }
 
     pub(crate) fn poll(
@@ -104,11 +104,13 @@ impl Relay {
                     self.idle.touch();
                     // Trailers are dropped.
                     let Ok(piece) = frame.into_data() else { continue };
-                    match *piece {
-                        [.., a, b] => self.tail = [a, b],
-                        [b] => self.tail = [self.tail[1], b],
-                        [] => continue,
+                    if piece.is_empty() {
+                        continue;
                     }
+                    let end = &piece[piece.len().saturating_sub(self.tail.len())..];
+                    self.tail.rotate_left(end.len());
+                    let kept = self.tail.len() - end.len();
+                    self.tail[kept..].copy_from_slice(end);
                     return Poll::Ready(Some(Ok(piece)));
                 }
                 Poll::Ready(Some(Err(error))) => {
@@ -147,7 +149,7 @@ impl Relay {
         if let Some(slot) = slot {
             slot.failed(fault.clone());
         }
-        if self.events && matches!(self.tail, [b'\n', b'\n'] | [b'\r', b'\n']) {
+        if self.events && (self.tail.ends_with(b"\n\n") || self.tail == *b"\r\n\r\n") {
             return Some(Ok(error_event(&fault)));
         }
         Some(Err(fault.into()))

@@ -134,6 +134,7 @@ async fn models(shard: &Arc<Shard>) -> Result<Response<Body>, Fault> {
             Ok(Response::from_parts(head, Body::relay(relay)))
         }
         Attempt::Failed(fault) | Attempt::Client(fault) => Err(fault),
-        Attempt::Stopped(_) => unreachable!("it has no slot"),
+        // Nobody can stop what has no slot.
+        Attempt::Stopped(_) => Err(Fault::new(FaultKind::Cancelled, "Stopped", "it was stopped")),
     }
 }

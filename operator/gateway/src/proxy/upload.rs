@@ -1,7 +1,6 @@
 //! Bodies of requests: taken in from the client, and sent to engines.
 
-use std::collections::VecDeque;
-use std::future::poll_fn;
+use std::future::{Future as _, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -33,7 +32,9 @@ impl Kept {
             [one] => one.clone(),
             many => {
                 let mut joined = BytesMut::with_capacity(self.length);
-                many.iter().for_each(|piece| joined.extend_from_slice(piece));
+                for piece in many {
+                    joined.extend_from_slice(piece);
+                }
                 joined.freeze()
             }
         }
@@ -58,23 +59,25 @@ impl Budget {
     }
 
     fn take(self: &Arc<Self>, bytes: usize) -> Result<Share, Fault> {
-        let taken = self
-            .left
-            .try_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes));
-        match taken {
-            Ok(_) => Ok(Share { budget: Arc::clone(self), bytes }),
-            Err(_) => {
+        let mut left = self.left.load(Ordering::Relaxed);
+        loop {
+            let Some(rest) = left.checked_sub(bytes) else {
                 let message = "too many large requests at once: try again, or name the trajectory in a header, so that the body need not be read here";
                 let mut fault = Fault::new(FaultKind::Infrastructure, "Overloaded", message);
                 fault.retry_after = Some(Duration::from_secs(1));
-                Err(fault)
+                return Err(fault);
+            };
+            let order = Ordering::Relaxed;
+            match self.left.compare_exchange_weak(left, rest, order, order) {
+                Ok(_) => return Ok(Share { budget: Arc::clone(self), bytes }),
+                Err(now) => left = now,
             }
         }
     }
 }
 
 #[derive(Debug)]
-pub(crate) struct Share {
+struct Share {
     budget: Arc<Budget>,
     bytes: usize,
 }
@@ -114,7 +117,7 @@ pub(crate) async fn read(
     budget: &Arc<Budget>,
 ) -> Result<Kept, Fault> {
     check_length(&body, limits)?;
-    let mut kept = Kept::default();
+    let (mut pieces, mut length) = (Vec::new(), 0);
     let mut share: Option<Share> = None;
     let mut deadline = None;
     loop {
@@ -130,29 +133,31 @@ pub(crate) async fn read(
         .await?;
         let Some(frame) = frame.transpose().map_err(|error| broken(&error))? else { break };
         let Ok(piece) = frame.into_data() else { continue };
-        kept.length += piece.len();
-        if kept.length > limits.max_body {
+        length += piece.len();
+        if length > limits.max_body {
             return Err(too_large(limits));
         }
-        if kept.length > limits.max_kept && share.is_none() {
+        if length > limits.max_kept && share.is_none() {
             // What a chunked body will grow to is not known: count its most.
             let upper = body.size_hint().upper().map_or(limits.max_body, |left| left as usize);
-            share = Some(budget.take((kept.length + upper).min(limits.max_body))?);
+            share = Some(budget.take((length + upper).min(limits.max_body))?);
         }
         if !piece.is_empty() {
-            kept.pieces.push(piece);
+            pieces.push(piece);
         }
     }
-    kept._share = share.map(Arc::new);
-    Ok(kept)
+    Ok(Kept { pieces, length, _share: share.map(Arc::new) })
 }
-
-use std::future::Future as _;
 
 /// A body on its way to an engine.
 pub(crate) enum Upload {
     /// A kept body.
-    Kept { left: VecDeque<Bytes>, length: usize, _share: Option<Arc<Share>> },
+    Kept {
+        /// All of it.
+        kept: Kept,
+        /// The piece that comes next.
+        next: usize,
+    },
     /// As it comes from the client.
     Streamed(Box<Streamed>),
 }
@@ -170,11 +175,7 @@ pub(crate) struct Streamed {
 
 impl Upload {
     pub(crate) fn kept(kept: &Kept) -> Self {
-        Self::Kept {
-            left: kept.pieces.iter().cloned().collect(),
-            length: kept.length,
-            _share: kept._share.clone(),
-        }
+        Self::Kept { kept: kept.clone(), next: 0 }
     }
 
     /// Where the client's side ends it, `fault` says why.
@@ -227,8 +228,10 @@ impl http_body::Body for Upload {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         match &mut *self {
-            Self::Kept { left, .. } => {
-                Poll::Ready(left.pop_front().map(|piece| Ok(Frame::data(piece))))
+            Self::Kept { kept, next } => {
+                let piece = kept.pieces.get(*next).cloned();
+                *next += 1;
+                Poll::Ready(piece.map(|piece| Ok(Frame::data(piece))))
             }
             Self::Streamed(streamed) => streamed.poll(context).map(|frame| {
                 frame.map(|frame| {
@@ -243,14 +246,14 @@ impl http_body::Body for Upload {
 
     fn is_end_stream(&self) -> bool {
         match self {
-            Self::Kept { left, .. } => left.is_empty(),
+            Self::Kept { kept, next } => *next >= kept.pieces.len(),
             Self::Streamed(streamed) => streamed.body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Self::Kept { length, .. } => SizeHint::with_exact(*length as u64),
+            Self::Kept { kept, .. } => SizeHint::with_exact(kept.length as u64),
             Self::Streamed(streamed) => streamed.body.size_hint(),
         }
     }

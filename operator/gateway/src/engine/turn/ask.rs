@@ -161,7 +161,7 @@ impl TurnAsk {
             prompt: prompt(api, &fields)?,
             most,
             least: read(sampling, least)?,
-            seed: read(sampling, if api == Api::Generate { "sampling_seed" } else { "seed" })?,
+            seed: read(&fields, "seed")?,
             body: Bytes::new(),
         };
         drop(fields);
@@ -207,8 +207,9 @@ impl TurnAsk {
         // Explicitly null: as many as fit. Left out, it would be 16.
         let most = self.left(made.len()).map_or("null".to_owned(), |left| left.to_string());
         let least = self.least.map(|least| least.saturating_sub(made.len() as u64));
-        // The same seed would draw the same random numbers once more.
-        let seed = self.seed.map(|seed| seed.wrapping_add(made.len() as i64));
+        // The same seed would draw the same random numbers once more (vLLM); `SGLang` draws
+        // by position.
+        let seed = self.seed.map(|seed| seed.wrapping_add_unsigned(made.len() as u64));
         if self.api == Api::Generate {
             let params = fields.raw("sampling_params").unwrap_or("{}").to_owned();
             let mut sampling = Fields::parse(params.as_bytes())
@@ -218,9 +219,6 @@ impl TurnAsk {
             }
             if let Some(least) = least {
                 sampling.set("min_new_tokens", least.to_string());
-            }
-            if let Some(seed) = seed {
-                sampling.set("sampling_seed", seed.to_string());
             }
             let sampling = sampling.to_json();
             fields.remove(&["text"]);

@@ -88,7 +88,7 @@ mod tests {
     #[test]
     fn repeated_tokens_count_once() {
         let mut made = Made::default();
-        let mut take = |made: &mut Made, ids: &[u32], text| {
+        let take = |made: &mut Made, ids: &[u32], text| {
             let mut piece = piece(ids, text, &[]);
             made.trim(Api::Generate, &mut piece);
             made.add(&piece);

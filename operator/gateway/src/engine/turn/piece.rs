@@ -92,8 +92,8 @@ struct Message {
 struct Logprobs {
     #[serde(default)]
     content: Option<Vec<Token>>,
-    #[serde(default)]
-    token_logprobs: Option<Vec<Option<f32>>>,
+    #[serde(default, rename = "token_logprobs")]
+    values: Option<Vec<Option<f32>>>,
     #[serde(default)]
     tokens: Option<Vec<String>>,
 }
@@ -117,7 +117,7 @@ struct Native<'a> {
 #[derive(Deserialize)]
 struct Meta {
     #[serde(default)]
-    finish_reason: Option<FinishReason>,
+    finish_reason: Option<Reason>,
     #[serde(default)]
     weight_version: Option<String>,
     /// Log-probability, token id, text or null.
@@ -127,7 +127,7 @@ struct Meta {
 
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum FinishReason {
+enum Reason {
     Typed { r#type: String },
     Plain(String),
 }
@@ -185,7 +185,7 @@ impl Piece {
                 piece.logprobs.push(number(token.logprob));
                 piece.tokens.push(token.token);
             }
-            let values = logprobs.token_logprobs.unwrap_or_default();
+            let values = logprobs.values.unwrap_or_default();
             piece.logprobs.extend(values.into_iter().map(number));
             piece.tokens.extend(logprobs.tokens.unwrap_or_default());
         }
@@ -200,7 +200,7 @@ impl Piece {
         }
         let meta = reply.meta_info.ok_or_else(|| unreadable("it has no `meta_info`"))?;
         let finish = meta.finish_reason.map(|reason| match reason {
-            FinishReason::Typed { r#type } | FinishReason::Plain(r#type) => r#type,
+            Reason::Typed { r#type } | Reason::Plain(r#type) => r#type,
         });
         let usage = usage::find(data);
         // Until it is told a number, it is a word.

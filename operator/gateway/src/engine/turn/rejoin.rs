@@ -107,16 +107,12 @@ impl Rejoin {
     /// In the shape of the interface; the text of a token where it is known.
     fn logprobs(&self, logprobs: &[f32], tokens: &[String]) -> Value {
         let token = |index| tokens.get(index).map_or("", String::as_str);
-        match self.api {
-            Api::Chat => {
-                let one = |(index, logprob)| json!({"token": token(index), "logprob": logprob, "bytes": null, "top_logprobs": []});
-                json!({"content": logprobs.iter().enumerate().map(one).collect::<Vec<_>>()})
-            }
-            _ => {
-                let tokens: Vec<_> = (0..logprobs.len()).map(token).collect();
-                json!({"tokens": tokens, "token_logprobs": logprobs, "top_logprobs": null, "text_offset": []})
-            }
+        if self.api == Api::Chat {
+            let one = |(index, logprob)| json!({"token": token(index), "logprob": logprob, "bytes": null, "top_logprobs": []});
+            return json!({"content": logprobs.iter().enumerate().map(one).collect::<Vec<_>>()});
         }
+        let tokens: Vec<_> = (0..logprobs.len()).map(token).collect();
+        json!({"tokens": tokens, "token_logprobs": logprobs, "top_logprobs": null, "text_offset": []})
     }
 
     fn native(&self, made: &Made, finish: Option<&str>, piece: &Piece) -> Value {

@@ -93,7 +93,8 @@ impl Streaming {
             let Some(flow) = &mut self.flow else { continue };
             let data = match flow.next(&self.turn).await {
                 Ok(Next::Data(data)) if data != DONE => data,
-                Ok(_) if self.state == State::Finished => return Ok(Some(self.finish())),
+                // All tokens are there, whatever follows; only counts may be missing.
+                _ if self.state == State::Finished => return Ok(Some(self.finish())),
                 // The reason is to be known before the end.
                 Ok(_) => {
                     let message = "the engine ended its reply without a reason";
@@ -101,8 +102,6 @@ impl Streaming {
                     self.resume(Break::Failed(fault)).await?;
                     continue;
                 }
-                // All tokens are there; only counts, or the reason, are missing.
-                Err(_) if self.state == State::Finished => return Ok(Some(self.finish())),
                 Err(_) if self.turn.spent() => return self.cut().map(Some),
                 Err(why) => {
                     self.resume(why).await?;
