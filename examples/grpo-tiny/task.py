@@ -1,5 +1,6 @@
 """The task: say the digits backwards. Its answers are judged by a program, in a sandbox."""
 
+import asyncio
 import itertools
 from pathlib import Path
 
@@ -21,6 +22,7 @@ class Checkers:
     def __init__(self, queue: AsyncActionClient, sandboxes):
         self._sandboxes = [queue.sandbox("checker", job="grpo-tiny") for _ in range(sandboxes)]
         self._turn = itertools.cycle(self._sandboxes)
+        self._room = asyncio.Semaphore(2 * sandboxes)
 
     async def __aenter__(self):
         for sandbox in self._sandboxes:
@@ -35,9 +37,9 @@ class Checkers:
     async def score(self, asked, answer):
         """The reward, 0 to 1. A checker that fails is a fault, never a reward of 0."""
         line = answer.replace("\n", " ")
-        ended = await next(self._turn).run(
-            ["awk", "-f", "/workspace/check.awk"], profile="check", stdin=f"{asked}\n{line}\n".encode()
-        )
+        command, stdin = ["awk", "-f", "/workspace/check.awk"], f"{asked}\n{line}\n".encode()
+        async with self._room:
+            ended = await next(self._turn).run(command, profile="check", stdin=stdin)
         if ended.exit_code != 0:
             raise InfrastructureFault("CheckerFailed", f"exit code {ended.exit_code}: {ended.output}")
         return float(ended.stdout)
