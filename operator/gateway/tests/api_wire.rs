@@ -1,4 +1,5 @@
 //! The routes over a real socket: events that are resumed, and callers that go away.
+#![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests too
 
 mod api_common;
 

@@ -1,5 +1,6 @@
 //! The durable buffer in one process: what is written is there after opening again, what
 //! is over is off the disk.
+#![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests too
 
 mod store_common;
 

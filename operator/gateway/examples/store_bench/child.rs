@@ -96,7 +96,7 @@ fn record(number: u64) -> Outcome<RecordMeta> {
         group: GroupId::new(&(number / GROUP).to_string())?,
         reward: 1.0,
         opened_at: Version(1),
-        took: Duration::from_secs(60),
+        took: Duration::from_mins(1),
         start: Some(Version(1)),
         oldest: Some(Version(1)),
         turns: 5,

@@ -8,6 +8,7 @@
 mod baseline;
 mod child;
 
+use std::collections::HashSet;
 use std::error::Error;
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -73,10 +74,10 @@ async fn run(dir: &Path, plan: Plan<'_>) -> Outcome<()> {
         dir.display()
     );
 
-    let plain = rate(baseline::plain(dir, plan.record, records)?);
-    println!("plain file, append and fdatasync: {plain:.0} MB/s");
+    let bound = rate(baseline::plain(dir, plan.record, records)?);
+    println!("plain file, append and fdatasync: {bound:.0} MB/s");
     let (wrote, opened) = baseline::fjall(dir, plan.record, records)?;
-    let share = |mine: f64| 100.0 * mine / plain;
+    let share = |mine: f64| 100.0 * mine / bound;
     println!(
         "fjall, key-value separated: {:.0} MB/s ({:.0} % of plain), opened in {:.3} s",
         rate(wrote),
@@ -94,7 +95,7 @@ async fn run(dir: &Path, plan: Plan<'_>) -> Outcome<()> {
     let groups = recovered.settled.iter().chain(&recovered.open);
     let found: Vec<_> = groups.flat_map(|group| &group.records).collect();
     let again = found.iter().filter(|meta| acknowledged.contains(&group_number(meta))).count();
-    let held: std::collections::HashSet<u64> = found.iter().map(|meta| number(meta)).collect();
+    let held: HashSet<u64> = found.iter().map(|meta| number(meta)).collect();
     let lost = answered
         .iter()
         .filter(|number| !acknowledged.contains(&(*number / GROUP)) && !held.contains(number))
@@ -132,16 +133,13 @@ fn group_number(meta: &rollwright_gateway::store::RecordMeta) -> u64 {
 
 /// Runs the writing process and kills it. Says which records were answered, which groups
 /// acknowledged, and how long the writes took.
-fn kill_when_done(
-    dir: &Path,
-    records: u64,
-) -> Outcome<(Vec<u64>, std::collections::HashSet<u64>, Duration)> {
+fn kill_when_done(dir: &Path, records: u64) -> Outcome<(Vec<u64>, HashSet<u64>, Duration)> {
     let mut command = Command::new(std::env::current_exe()?);
     command.arg("--child").arg("--records").arg(records.to_string()).arg("--dir").arg(dir);
     let mut child = command.stdout(Stdio::piped()).spawn()?;
     let out = child.stdout.take().ok_or("no output")?;
-    let (mut answered, mut acknowledged, mut took) = (Vec::new(), Default::default(), None);
-    let collect = |answered: &mut Vec<u64>, acknowledged: &mut std::collections::HashSet<u64>| {
+    let (mut answered, mut acknowledged, mut took) = (Vec::new(), HashSet::new(), None);
+    let collect = |answered: &mut Vec<u64>, acknowledged: &mut HashSet<u64>| {
         for line in BufReader::new(out).lines() {
             let line = line?;
             let (word, value) = line.split_once(' ').ok_or("a line without a value")?;

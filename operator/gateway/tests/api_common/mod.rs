@@ -1,5 +1,6 @@
 //! A test double behind the real routes, and calls that check every answer against the
-//! OpenAPI document.
+//! `OpenAPI` document.
+#![allow(clippy::unwrap_used, clippy::panic)] // only tests use it
 #![allow(dead_code)] // each test binary uses a part
 
 use std::sync::atomic::{AtomicUsize, Ordering};

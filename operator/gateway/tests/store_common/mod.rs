@@ -1,4 +1,5 @@
 //! What the tests of the store share.
+#![allow(clippy::unwrap_used)] // only tests use it
 #![allow(dead_code)] // each test binary uses a part
 
 use std::os::unix::fs::MetadataExt as _;
