@@ -1,11 +1,16 @@
 #!/usr/bin/env bash
 # Trains the tiny policy through a real gateway on this machine, and draws the curve.
 # Usage: run.sh [--steps N] [--out DIR] [more options of train.py]
-# Needs `make build`, Docker (started when none answers), and Python 3.11 or newer.
+# Needs `make build`, Docker (started when none answers), Python 3.11 or newer, and root
+# (asked for by sudo): sandboxes are made, and the queue's socket is its user's alone.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
 . "$root/scripts/lib.sh"
+if [ "$(id -u)" -ne 0 ]; then
+  as_root "$here/run.sh" "$@"
+  exit
+fi
 
 out=$root/target/grpo-tiny
 options=()
@@ -47,10 +52,10 @@ fi
 # Programs that JAX has compiled once.
 export JAX_COMPILATION_CACHE_DIR=$CACHE/jax JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0
 export JAX_PLATFORMS=cpu PYTHONDONTWRITEBYTECODE=1
-py() { "$venv/bin/python" "$@"; }
+py=$venv/bin/python
 
 mkdir -p "$out"
-as_root rm -rf "$out/weights"
+rm -rf "$out/weights"
 # Sockets have short names.
 scratch=$(mktemp -d /tmp/grpo-tiny.XXXXXX)
 engine= gateway=
@@ -58,14 +63,14 @@ cleanup() {
   trap - EXIT INT TERM
   # Its end removes its sandboxes.
   if [ -n "$gateway" ]; then
-    as_root kill -INT "$gateway" 2>/dev/null || true
+    kill -INT "$gateway" 2>/dev/null || true
     wait "$gateway" || true
   fi
   if [ -n "$engine" ]; then
     kill "$engine" 2>/dev/null || true
     wait "$engine" || true
   fi
-  as_root rm -rf "$scratch"
+  rm -rf "$scratch"
 }
 trap cleanup EXIT
 trap 'exit 130' INT TERM
@@ -76,7 +81,7 @@ until_ready() {
   shift 2
   for _ in $(seq 1200); do
     "$@" >/dev/null 2>&1 && return 0
-    kill -0 "$pid" 2>/dev/null || as_root kill -0 "$pid" 2>/dev/null || break
+    kill -0 "$pid" 2>/dev/null || break
     sleep 0.1
   done
   tail -n 20 "$log" >&2
@@ -84,23 +89,21 @@ until_ready() {
 }
 
 say "2/3 engine and gateway"
-py "$here/model.py" "$out/initial.safetensors"
-port=$(py -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
-py "$here/engine.py" --port "$port" --weights "$out/initial.safetensors" >"$out/engine.log" 2>&1 &
+"$py" "$here/model.py" "$out/initial.safetensors"
+port=$("$py" -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+"$py" "$here/engine.py" --port "$port" --weights "$out/initial.safetensors" >"$out/engine.log" 2>&1 &
 engine=$!
 until_ready "$engine" "$out/engine.log" curl -sf "http://127.0.0.1:$port/health"
-as_root "$rollwright" standalone -f "$here/manifests" --init "$init" \
+"$rollwright" standalone -f "$here/manifests" --init "$init" \
   --engine "http://127.0.0.1:$port,slots=64" \
   --socket "$scratch/queue.sock" --gateway-socket "$scratch/gateway.sock" --state-dir "$scratch/state" \
   --metrics-addr 127.0.0.1:0 --agent-metrics-addr 127.0.0.1:0 --gateway-metrics-addr 127.0.0.1:0 \
   >"$out/rollwright.log" 2>&1 &
 gateway=$!
 until_ready "$gateway" "$out/rollwright.log" \
-  as_root curl -sf --unix-socket "$scratch/gateway.sock" http://gateway/health
+  curl -sf --unix-socket "$scratch/gateway.sock" http://gateway/health
 
 say "3/3 training"
-as_root env PYTHONDONTWRITEBYTECODE=1 JAX_COMPILATION_CACHE_DIR="$JAX_COMPILATION_CACHE_DIR" \
-  JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 JAX_PLATFORMS=cpu \
-  "$venv/bin/python" "$here/train.py" --gateway "unix:$scratch/gateway.sock" \
+"$py" "$here/train.py" --gateway "unix:$scratch/gateway.sock" \
   --queue "unix:$scratch/queue.sock" --weights "$out/initial.safetensors" --out "$out" \
   ${options[@]+"${options[@]}"}
