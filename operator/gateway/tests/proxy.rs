@@ -97,7 +97,7 @@ async fn strangers_are_refused() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn long_bodies_are_refused_early() {
     let job = Job::start(engines(1, &Config::default()).await, |config| {
-        config.limits.max_body = 2 << 20;
+        config.limits.max_body = 1 << 20;
         config.limits.max_kept = 1 << 16;
     })
     .await;

@@ -146,13 +146,13 @@ mod tests {
     use super::*;
 
     fn made() -> Made {
-        Made {
-            prompt: vec![1, 2],
-            ids: vec![3, 4],
-            logprobs: vec![-1.0, -2.0],
-            text: "ab".into(),
-            ..Made::default()
+        let mut made = Made::default();
+        made.prompt = vec![1, 2];
+        for (id, logprob, text) in [(3, -1.0, "a"), (4, -2.0, "b")] {
+            let (ids, logprobs, text) = (vec![id], vec![logprob], text.to_owned());
+            made.add(&Piece { ids, logprobs, text, ..Piece::default() });
         }
+        made
     }
 
     fn last() -> Piece {
