@@ -7,9 +7,11 @@ import tempfile
 from collections.abc import Iterator
 
 import pytest
+from gateway import Engine, Gateway
+from programs import built, skip
 from stack import Stack, missing
 
-from rollwright import ActionClient
+from rollwright import ActionClient, RolloutClient
 
 # The agent reads no configuration of this machine, and asks nobody for prices.
 _CONFIG = tempfile.TemporaryDirectory(prefix="rwpy-")
@@ -23,9 +25,7 @@ os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 def stack() -> Iterator[Stack]:
     """A real queue with a node, on a Unix socket."""
     if reason := missing():
-        if os.environ.get("ROLLWRIGHT_REQUIRE_QUEUE"):
-            pytest.fail(reason)
-        pytest.skip(reason)
+        skip(reason)
     stack = Stack()
     yield stack
     stack.stop()
@@ -36,6 +36,26 @@ def client(stack: Stack) -> Iterator[ActionClient]:
     """A client of the real queue."""
     with ActionClient(stack.address) as client:
         yield client
+
+
+@pytest.fixture(scope="session")
+def programs() -> None:
+    """The gateway and the simulator of engines are built."""
+    if built("rollwright") is None or built("engine-sim") is None:
+        skip("no `rollwright` and `engine-sim` in target/quick or target/debug: make build")
+
+
+@pytest.fixture
+def gateway() -> Iterator[Gateway]:
+    """A gateway with a fast engine, for this test alone; its module uses `programs`."""
+    with Gateway(engine=Engine("--mean-tokens", "8")) as gateway:
+        yield gateway
+
+
+@pytest.fixture
+def trainer(gateway: Gateway) -> RolloutClient:
+    """A client of that gateway."""
+    return gateway.client()
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -17,6 +18,7 @@ class CuttingProxy:
         self.connections = 0
         self._target = target
         self._cuts = cuts
+        self._open: list[socket.socket] = []
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(path))
         self._listener.listen()
@@ -36,6 +38,11 @@ class CuttingProxy:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
 
+    def sever(self) -> None:
+        """Cuts what is open now."""
+        while self._open:
+            _shut(self._open.pop())
+
     def _accept(self) -> None:
         while True:
             try:
@@ -45,6 +52,7 @@ class CuttingProxy:
             self.connections += 1
             server = socket.socket(socket.AF_UNIX)
             server.connect(self._target)
+            self._open.append(caller)
             cut = self.connections <= self._cuts
             for source, sink, once in ((caller, server, False), (server, caller, cut)):
                 threading.Thread(target=_pass, args=(source, sink, once), daemon=True).start()
@@ -58,8 +66,10 @@ def _pass(source: socket.socket, sink: socket.socket, once: bool) -> None:
                 break
     except OSError:
         pass
-    for end in (source, sink):
-        try:
-            end.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            continue
+    _shut(source)
+    _shut(sink)
+
+
+def _shut(end: socket.socket) -> None:
+    with suppress(OSError):
+        end.shutdown(socket.SHUT_RDWR)

@@ -1,27 +1,28 @@
-"""A real queue and agent in one process, on this machine's Docker engine."""
+"""A real queue and agent, and gateway, in one process, on this machine's Docker engine."""
 
 from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
 from pathlib import Path
 
 import httpx
+from gateway import job
+from programs import API_KEY, ROOT, built, free_port, program
 
-ROOT = Path(__file__).resolve().parents[3]
 READY = 60.0
-API_KEY = "key-of-the-python-tests"
+INIT = ROOT / "target" / "quick" / "rollwright-init"
+"""The static helper is always in `quick`."""
 
 
 def missing() -> str | None:
     """Why no stack can be started here."""
     if os.geteuid() != 0:
         return "cgroups need root: run scripts/test.sh"
-    if binary() is None:
+    if built("rollwright") is None or not INIT.exists():
         return "no `rollwright` with its static helper in target/quick or target/debug: make build"
     if shutil.which("docker") is None:
         return "no Docker client: scripts/docker-engine.sh start"
@@ -31,26 +32,24 @@ def missing() -> str | None:
     return None
 
 
-def binary() -> Path | None:
-    """The newest build that there is; the static helper is always in `quick`."""
-    built = [ROOT / "target" / profile / "rollwright" for profile in ("quick", "debug")]
-    built = [path for path in built if path.exists()]
-    if not built or not (ROOT / "target" / "quick" / "rollwright-init").exists():
-        return None
-    return max(built, key=lambda path: path.stat().st_mtime)
-
-
 class Stack:
     """`rollwright standalone`: on a Unix socket, or on TCP with an API key."""
 
-    def __init__(self, *, tcp: bool = False) -> None:
-        """Starts it and waits until its node is there."""
+    def __init__(self, *, tcp: bool = False, engine: str | None = None) -> None:
+        """Starts it, with a gateway before `engine`, and waits until its node is there."""
         # Short, so that the sockets below fit in 108 bytes.
         self.dir = Path(tempfile.mkdtemp(prefix="rwpy-", dir="/tmp"))
-        self.port = _free_port() if tcp else None
+        self.port = free_port() if tcp else None
+        self._engine = engine
+        self._gateway = f"127.0.0.1:{free_port()}"
         self.address = f"http://127.0.0.1:{self.port}" if tcp else f"unix:{self.dir}/q.sock"
         self._process: subprocess.Popen[bytes] | None = None
         self.start()
+
+    @property
+    def gateway(self) -> str:
+        """Where trainers and agents call."""
+        return f"http://{self._gateway}"
 
     @property
     def api_key(self) -> str | None:
@@ -59,18 +58,21 @@ class Stack:
 
     def start(self) -> None:
         """Starts the process anew on what an earlier one left."""
-        (self.dir / "keys").write_text(f"job-a:{API_KEY}\njob-b:another-key-0123456789\n")
+        (self.dir / "keys").write_text(f"py:{API_KEY}\njob-b:another-key-0123456789\n")
+        shutil.copytree(ROOT / "e2e/manifests", self.dir / "manifests", dirs_exist_ok=True)
         place = ["--socket", f"{self.dir}/q.sock"]
         if self.port:
             place = ["--listen", f"127.0.0.1:{self.port}", "--api-keys", f"{self.dir}/keys"]
-        program = binary()
-        if program is None:
-            raise RuntimeError("not built")
-        command: list[str | Path] = [program, "standalone", "--filename", ROOT / "e2e/manifests"]
+        manifests = self.dir / "manifests"
+        command: list[str | Path] = [program("rollwright"), "standalone", "-f", manifests]
         command += [*place, "--state-dir", self.dir / "state"]
-        command += ["--init", ROOT / "target/quick/rollwright-init"]
+        command += ["--init", INIT]
         command += ["--node", self.dir.name, "--metrics-addr", "127.0.0.1:0"]
         command += ["--agent-metrics-addr", "127.0.0.1:0"]
+        if self._engine:
+            (manifests / "job.yaml").write_text(job())
+            command += ["--engine", f"{self._engine},slots=8", "--gateway-listen", self._gateway]
+            command += ["--api-keys", self.dir / "keys", "--gateway-metrics-addr", "127.0.0.1:0"]
         with (self.dir / "log").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
         self._wait_until_connected()
@@ -121,10 +123,3 @@ class Stack:
                 time.sleep(0.05)
         self.kill()
         raise RuntimeError(f"the queue does not start:\n{(self.dir / 'log').read_text()[-4000:]}")
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port

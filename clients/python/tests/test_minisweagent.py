@@ -1,24 +1,34 @@
-"""The real mini-swe-agent, on a stub of a model and a real sandbox."""
+"""The real mini-swe-agent, unchanged, on a real gateway and in a real sandbox."""
 
 from __future__ import annotations
 
+import json
 import platform
 import subprocess
 import threading
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from gateway import MODEL, Engine
 from minisweagent.agents.default import DefaultAgent
 from minisweagent.config import get_config_from_spec
 from minisweagent.environments import get_environment
 from minisweagent.models.litellm_model import LitellmModel
+from programs import API_KEY, built, skip
 from stack import Stack
-from stub_openai import StubOpenAi
 
-from rollwright import ActionClient, InfrastructureFault, UserFault
-from rollwright.actions import new_id
+from rollwright import (
+    ActionClient,
+    Cancelled,
+    InfrastructureFault,
+    Rollout,
+    RolloutClient,
+    UserFault,
+)
 from rollwright.minisweagent import RollwrightEnvironment
 
 pytestmark = pytest.mark.queue
@@ -26,13 +36,39 @@ pytestmark = pytest.mark.queue
 TEMPLATES = get_config_from_spec("mini.yaml")
 
 
-def agent(stub: StubOpenAi, env: RollwrightEnvironment, tmp_path: Path) -> DefaultAgent:
-    """The agent as its own configuration has it, on the trajectory's URL of a gateway."""
+@contextmanager
+def scripted(*scripts: Sequence[str]) -> Iterator[tuple[Stack, Engine]]:
+    """Queue, agent and gateway before an engine that issues commands; each task has its own."""
+    if built("engine-sim") is None:
+        skip("no `engine-sim`: make build")
+    script: list[dict[str, Any]] = [
+        {
+            "contains": f"Task {number}.",
+            "turn": turn,
+            "text": "I run it.",
+            "tool_call": {"name": "bash", "arguments": {"command": command}},
+        }
+        for number, commands in enumerate(scripts)
+        for turn, command in enumerate(commands)
+    ]
+    engine = Engine(script=script)
+    try:
+        stack = Stack(engine=engine.url)
+        try:
+            yield stack, engine
+        finally:
+            stack.stop()
+    finally:
+        engine.stop()
+
+
+def agent(rollout: Rollout, env: RollwrightEnvironment, saved: Path) -> DefaultAgent:
+    """The agent as its own configuration has it, on the trajectory's URL of the gateway."""
     model = LitellmModel(
         **{key: value for key, value in TEMPLATES["model"].items() if key != "model_class"}
         | {
-            "model_name": "openai/policy",
-            "model_kwargs": {"api_base": f"{stub.url}/t/g.0/v1", "api_key": "job-key"},
+            "model_name": f"openai/{MODEL}",
+            "model_kwargs": {"api_base": rollout.openai_base_url, "api_key": API_KEY},
             "cost_tracking": "ignore_errors",
         }
     )
@@ -42,7 +78,7 @@ def agent(stub: StubOpenAi, env: RollwrightEnvironment, tmp_path: Path) -> Defau
         env,
         system_template=config["system_template"],
         instance_template=config["instance_template"],
-        output_path=tmp_path / "trajectory.json",
+        output_path=saved,
     )
 
 
@@ -60,53 +96,127 @@ def environment(stack: Stack, **config: Any) -> RollwrightEnvironment:
     return env
 
 
-def test_a_real_agent_solves_its_task(stack: Stack, tmp_path: Path) -> None:
-    script = [
+def test_a_real_agent_solves_its_task(tmp_path: Path) -> None:
+    solves = [
         "echo 41 > answer; echo told >&2",
         "cat missing",
         "sleep 1000",
         "cd /none && pwd",
-        "sed -i s/41/42/ answer",
+        "sed -i s/41/42/ answer; echo 'Grüße 💥'",
         "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT; cat answer",
     ]
-    with StubOpenAi(script) as stub, environment(stack, timeout=1, env={"PAGER": "cat"}) as env:
-        mini = agent(stub, env, tmp_path)
-        end = mini.run("Write the answer.")
-        assert end == {"exit_status": "Submitted", "submission": "42\n"}
-        assert [(path, key) for path, key, _ in stub.requests] == [
-            ("/t/g.0/v1/chat/completions", "Bearer job-key")
-        ] * len(script)
-        told, missing, late, nowhere, edited = stub.observations()
+    fails = ["echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT; echo 7"]
+    with (
+        scripted(solves, fails) as (stack, _),
+        RolloutClient(stack.gateway, api_key=API_KEY) as trainer,
+    ):
+        group = trainer.open_group(payload={"answer": "42"})
+        observations: list[str] = []
+        for number, member in enumerate(group.trajectories):
+            saved = tmp_path / f"{number}.json"
+            with trainer.rollout(member.id) as rollout:
+                limits = {"timeout": 1, "env": {"PAGER": "cat"}}
+                with environment(stack, trajectory_id=member.id, **limits) as env:
+                    mini = agent(rollout, env, saved)
+                    end = mini.run(f"Task {number}.")
+                assert end["exit_status"] == "Submitted"
+                reward = float(end["submission"] == "42\n")
+                rollout.complete(reward=reward, metadata={"submission": end["submission"]})
+            observations += [m["content"] for m in mini.messages if m["role"] == "tool"]
+            assert "rollwright.minisweagent.RollwrightEnvironment" in saved.read_text()
+        batch = trainer.take(wait=30)
+        assert batch is not None
+        trainer.ack(batch.id)
+
+    told, missing, late, nowhere, edited = observations
     assert "told" in told
     assert "No such file" in missing
     assert "timed out after 1 seconds" in late
     assert "-1" in late
     assert "/none" in nowhere
-    assert "-1" not in edited
-    saved = (tmp_path / "trajectory.json").read_text()
-    assert "rollwright.minisweagent.RollwrightEnvironment" in saved
+    assert json.loads(edited)["output"] == "Grüße 💥\n"
+
+    (settled,) = batch.groups
+    assert settled.payload == {"answer": "42"}
+    solved, failed = settled.trajectories
+    assert (solved.reward, solved.turns, solved.metadata) == (1.0, 6, {"submission": "42\n"})
+    assert (failed.reward, failed.turns, failed.metadata) == (0.0, 1, {"submission": "7\n"})
+    # The simulator's tokens are bytes: what the policy said, and it alone, is trained on.
+    stretches = [
+        bytes(token for token in solved.token_ids[r.start : r.end] if token < 256).decode()
+        for r in solved.versions
+    ]
+    assert len(stretches) == len(solves)
+    for stretch, command in zip(stretches, solves, strict=True):
+        assert "I run it." in stretch
+        assert json.dumps(command) in stretch or command in stretch
+    context = bytes(token for token in solved.token_ids if token < 256).decode()
+    assert context.count("timed out after 1 seconds") == 1
+    assert sum(solved.loss_mask) == sum(r.end - r.start for r in solved.versions)
+    assert all(
+        (logprob is not None) == bool(bit)
+        for logprob, bit in zip(solved.logprobs, solved.loss_mask, strict=True)
+    )
 
 
-def test_an_infrastructure_fault_is_no_observation(stack: Stack, tmp_path: Path) -> None:
-    trajectory = new_id()
-    with StubOpenAi(["echo begun", "sleep 1000", "unreached"]) as stub:
-        env = environment(stack, trajectory_id=trajectory, timeout=600)
+def test_an_infrastructure_fault_is_replaced_and_no_observation(tmp_path: Path) -> None:
+    with (
+        scripted(["echo begun", "sleep 1000", "unreached"]) as (stack, engine),
+        RolloutClient(stack.gateway, api_key=API_KEY) as trainer,
+    ):
+        group = trainer.open_group(rollouts=1)
+        (member,) = group.trajectories
 
         def take_away() -> None:
             with ActionClient(stack.address) as client:
-                while client.stats()["running"] == 0 or len(stub.requests) < 2:
+                while client.stats()["running"] == 0 or trainer_turns() < 2:
                     time.sleep(0.05)
-            label = f"label=rollwright.dev/trajectory={trajectory}"
+            label = f"label=rollwright.dev/trajectory={member.id}"
             listed = ["docker", "ps", "-q", "--filter", label]
             ids = subprocess.run(listed, check=True, capture_output=True, text=True).stdout.split()
             subprocess.run(["docker", "rm", "-f", *ids], check=True, capture_output=True)
 
+        def trainer_turns() -> int:
+            return trainer.rollout(member.id).look().turns
+
         thread = threading.Thread(target=take_away)
         thread.start()
-        with pytest.raises(InfrastructureFault), env:
-            agent(stub, env, tmp_path).run("Wait.")
+        with (
+            pytest.raises(InfrastructureFault),
+            trainer.rollout(member.id) as rollout,
+            environment(stack, trajectory_id=member.id, timeout=600) as env,
+        ):
+            agent(rollout, env, tmp_path / "trajectory.json").run("Task 0.")
         thread.join()
-        assert len(stub.requests) == 2
+        assert len(engine.sim("requests")["requests"]) == 2
+        ended = trainer.group(group.id)
+        assert [member.state for member in ended.trajectories] == ["aborted", "running"]
+        assert isinstance(ended.trajectories[0].fault, InfrastructureFault)
+
+
+def test_an_abort_ends_the_sandbox_and_the_agent(tmp_path: Path) -> None:
+    with (
+        scripted(["sleep 1000", "unreached"]) as (stack, _),
+        RolloutClient(stack.gateway, api_key=API_KEY) as trainer,
+    ):
+        group = trainer.open_group()
+        member = group.trajectories[0]
+
+        def give_up() -> None:
+            with ActionClient(stack.address) as client:
+                while client.stats()["running"] == 0:
+                    time.sleep(0.05)
+            trainer.abort_group(group.id)
+
+        thread = threading.Thread(target=give_up)
+        thread.start()
+        with (
+            pytest.raises(Cancelled),
+            trainer.rollout(member.id) as rollout,
+            environment(stack, trajectory_id=member.id, timeout=600) as env,
+        ):
+            agent(rollout, env, tmp_path / "trajectory.json").run("Task 0.")
+        thread.join()
 
 
 def test_what_the_environment_tells(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:

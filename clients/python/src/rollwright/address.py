@@ -27,4 +27,5 @@ class Address:
 
 def segment(text: str) -> str:
     """An id as one segment of a path: ids may hold `/`."""
-    return quote(text, safe="")
+    # A segment of dots alone would be taken for a step in the path.
+    return quote(text, safe="") if text.strip(".") else text.replace(".", "%2E")
