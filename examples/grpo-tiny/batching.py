@@ -19,7 +19,7 @@ from tokenizer import END, PAD
 
 @partial(jax.jit, static_argnames="config", donate_argnames="cache")
 def _step(params, config, cache, slots, tokens, positions, temperatures, key, count):
-    """Reads a token in each of `slots` and samples the next. Log-probabilities are at temperature 1."""
+    """Reads a token in each of `slots`, samples the next. Log-probabilities: at temperature 1."""
     logits, cache = model.decode(params, config, cache, slots, tokens, positions)
     heat = jnp.maximum(temperatures, 1e-6)[:, None]
     drawn = jax.random.categorical(jax.random.fold_in(key, count), logits / heat)

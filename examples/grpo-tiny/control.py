@@ -7,6 +7,7 @@ of the old weights.
 from pathlib import Path
 
 from aiohttp import web
+
 from service import BATCHER, Refused, fields
 
 routes = web.RouteTableDef()
@@ -18,7 +19,9 @@ def weights_file(path):
     file = Path(path or "")
     file = file / "model.safetensors" if file.is_dir() else file
     if not file.is_file():
-        raise Refused(f"`{path}` is neither a safetensors file nor a directory with model.safetensors")
+        raise Refused(
+            f"`{path}` is neither a safetensors file nor a directory with model.safetensors"
+        )
     return file
 
 

@@ -12,10 +12,11 @@ import time
 import traceback
 from pathlib import Path
 
+from aiohttp import web
+
 import control
 import generation
 import model
-from aiohttp import web
 from batching import Batcher
 from service import BATCHER, NAME, refusals
 
@@ -25,7 +26,13 @@ STARTED = time.time()
 async def models(http):
     name = http.app[NAME]
     context = http.app[BATCHER].config.context
-    card = {"id": name, "object": "model", "created": int(STARTED), "owned_by": "grpo-tiny", "max_model_len": context}
+    card = {
+        "id": name,
+        "object": "model",
+        "created": int(STARTED),
+        "owned_by": "grpo-tiny",
+        "max_model_len": context,
+    }
     return web.json_response({"object": "list", "data": [card]})
 
 

@@ -68,7 +68,12 @@ def logprobs_of(request, start, end, is_chat):
     if not is_chat:
         return {"tokens": tokens, "token_logprobs": values, "top_logprobs": None, "text_offset": []}
     pairs = zip(tokens, values, strict=True)
-    return {"content": [{"token": t, "logprob": v, "bytes": list(t.encode()), "top_logprobs": []} for t, v in pairs]}
+    return {
+        "content": [
+            {"token": t, "logprob": v, "bytes": list(t.encode()), "top_logprobs": []}
+            for t, v in pairs
+        ]
+    }
 
 
 def choice(request, body, start, end, kind):
@@ -80,7 +85,9 @@ def choice(request, body, start, end, kind):
     if kind == "delta":
         shown = {"delta": {"content": text, **({"role": "assistant"} if start == 0 else {})}}
     wanted = body.get("logprobs")
-    logprobs = logprobs_of(request, start, end, kind != "text") if wanted not in (None, False) else None
+    logprobs = (
+        logprobs_of(request, start, end, kind != "text") if wanted not in (None, False) else None
+    )
     ids = {"token_ids": request.output[start:end]} if body.get("return_token_ids") else {}
     done = request.finish if end == len(request.output) else None
     return {"index": 0, **shown, "logprobs": logprobs, "finish_reason": done, **ids}

@@ -22,7 +22,9 @@ def plot(logs, path):
     )
     reward.plot(steps, series("reward"), label="mean reward")
     reward.plot(steps, series("exact"), label="answers all right")
-    reward.set(ylim=(0, 1.02), ylabel="of the batch", title="GRPO through the gateway: reversing digits")
+    reward.set(
+        ylim=(0, 1.02), ylabel="of the batch", title="GRPO through the gateway: reversing digits"
+    )
     reward.legend(loc="upper left", frameon=False)
     age.fill_between(steps, series("staleness"), step="mid", alpha=0.4)
     age.plot(steps, series("max_staleness"), drawstyle="steps-mid", lw=1, label="oldest trajectory")
@@ -30,7 +32,9 @@ def plot(logs, path):
     age.legend(loc="lower right", frameon=False)
     names = ("wait", "train", "sync")
     labels = ("waiting for a batch", "training", "handing weights over")
-    seconds.stackplot(steps, *(series(f"{name}_seconds") for name in names), labels=labels, alpha=0.8)
+    seconds.stackplot(
+        steps, *(series(f"{name}_seconds") for name in names), labels=labels, alpha=0.8
+    )
     seconds.set(xlabel="step", ylabel="seconds")
     seconds.legend(loc="upper right", frameon=False)
     figure.savefig(path, dpi=110)

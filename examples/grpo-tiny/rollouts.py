@@ -5,11 +5,12 @@ import json
 
 import aiohttp
 import numpy as np
-import task
 from rollwright import AsyncRolloutClient, Cancelled, Fault, InfrastructureFault, Stale
 from rollwright.actions import new_id
 from rollwright.address import Address
 from rollwright.faults import from_answer
+
+import task
 
 REPLACED = 5.0  # seconds after which a group that is still open is asked what to start anew
 TOO_MANY = 429
@@ -84,7 +85,9 @@ class Rollouts:
         while True:
             try:
                 payload = {"question": asked}
-                return await self._gateway.open_group(group_id=name, task=task.NAME, payload=payload)
+                return await self._gateway.open_group(
+                    group_id=name, task=task.NAME, payload=payload
+                )
             except Fault as fault:
                 if fault.status != TOO_MANY:
                     raise

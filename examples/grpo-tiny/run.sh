@@ -37,14 +37,13 @@ python=${PYTHON:-python3}
 "$root/scripts/docker-engine.sh" start
 "$root/scripts/busybox-image.sh"
 
-client=$root/clients/python
-key=$({ "$python" --version && cat "$here/requirements.txt" && find "$client/src" "$client/pyproject.toml" -type f -name '*.[pt]*' -exec sha256sum {} + | sort; } | sha256sum | cut -c1-16)
+key=$({ "$python" --version && cat "$here/requirements.txt"; } | sha256sum | cut -c1-16)
 venv=$CACHE/grpo-tiny-$key
 if [ ! -e "$venv/ready" ]; then
   say "1/3 Python packages (about a minute, then cached)"
   rm -rf "$venv"
   "$python" -m venv "$venv"
-  "$venv/bin/pip" install -q --disable-pip-version-check -r "$here/requirements.txt" "$client"
+  "$venv/bin/pip" install -q --disable-pip-version-check -r "$here/requirements.txt"
   touch "$venv/ready"
 else
   say "1/3 Python packages: cached"
@@ -52,6 +51,8 @@ fi
 # Programs that JAX has compiled once.
 export JAX_COMPILATION_CACHE_DIR=$CACHE/jax JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0
 export JAX_PLATFORMS=cpu PYTHONDONTWRITEBYTECODE=1
+# The client is this tree's own.
+export PYTHONPATH=$root/clients/python/src
 py=$venv/bin/python
 
 mkdir -p "$out"

@@ -37,5 +37,5 @@ async def refusals(http, handler):
     try:
         return await handler(http)
     except Refused as refused:
-        error = {"message": str(refused), "type": "invalid_request_error", "code": 400, "param": None}
-        return web.json_response({"error": error}, status=400)
+        error = {"message": str(refused), "type": "invalid_request_error", "param": None}
+        return web.json_response({"error": {**error, "code": 400}}, status=400)

@@ -41,5 +41,7 @@ class Checkers:
         async with self._room:
             ended = await next(self._turn).run(command, profile="check", stdin=stdin)
         if ended.exit_code != 0:
-            raise InfrastructureFault("CheckerFailed", f"exit code {ended.exit_code}: {ended.output}")
+            raise InfrastructureFault(
+                "CheckerFailed", f"exit code {ended.exit_code}: {ended.output}"
+            )
         return float(ended.stdout)

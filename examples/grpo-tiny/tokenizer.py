@@ -1,4 +1,4 @@
-"""Sixteen characters, one token each, and a chat template: `?491:` asks, `194` and the end answer."""
+"""Sixteen characters, a token each. In the chat template `?491:` asks, and `194` answers."""
 
 PAD, END, ASK, ANSWER = range(4)
 CHARACTERS = "_\n?:0123456789 #"

@@ -13,13 +13,13 @@ import time
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
-import grpo
-import jax
-import model
 import numpy as np
+from rollwright import AsyncActionClient, AsyncRolloutClient
+
+import grpo
+import model
 from plot import plot
 from rollouts import Policy, Rollouts
-from rollwright import AsyncActionClient, AsyncRolloutClient
 from task import Checkers
 
 LENGTH = 16  # tokens of a row of a batch: longer than any trajectory of the task
@@ -109,7 +109,8 @@ class Trainer:
 def show(step, steps, log):
     bar = "#" * round(20 * log["reward"])
     print(
-        f"step {step:3}/{steps}  reward {log['reward']:.3f} |{bar:20}|  all right {log['exact']:4.0%}"
+        f"step {step:3}/{steps}  reward {log['reward']:.3f} |{bar:20}|"
+        f"  all right {log['exact']:4.0%}"
         f"  staleness {log['staleness']:.2f}  waited {log['wait_seconds']:.1f}s"
         f"  trained {log['train_seconds']:.1f}s  synced {log['sync_seconds']:.1f}s",
         flush=True,
@@ -146,8 +147,10 @@ async def train(args):
 def verdict(logs, rise):
     """The mean reward of the first and of the last fifth of the steps, and if it rose enough."""
     fifth = max(1, len(logs) // 5)
-    first, last = (float(np.mean([log["reward"] for log in part])) for part in (logs[:fifth], logs[-fifth:]))
-    return {"first_fifth": first, "last_fifth": last, "needed_rise": rise, "risen": last >= first + rise}
+    parts = (logs[:fifth], logs[-fifth:])
+    first, last = (float(np.mean([log["reward"] for log in part])) for part in parts)
+    risen = last >= first + rise
+    return {"first_fifth": first, "last_fifth": last, "needed_rise": rise, "risen": risen}
 
 
 def main():
@@ -155,12 +158,14 @@ def main():
     parser.add_argument("--gateway", required=True, help="http://HOST:PORT or unix:/PATH")
     parser.add_argument("--queue", required=True, help="address of the action queue, likewise")
     parser.add_argument("--api-key", help="of the job, for TCP addresses")
-    parser.add_argument("--weights", type=Path, required=True, help="what the engine serves at first")
+    parser.add_argument(
+        "--weights", type=Path, required=True, help="what the engine serves at first"
+    )
     parser.add_argument("--out", type=Path, required=True, help="folder of weights, log and plot")
     parser.add_argument("--steps", type=int, default=80)
     parser.add_argument("--groups", type=int, default=4, help="groups that are rolled out at once")
     parser.add_argument("--sandboxes", type=int, default=4, help="checkers")
-    parser.add_argument("--rise", type=float, help="needed rise of the mean reward, last fifth over first")
+    parser.add_argument("--rise", type=float, help="by which the last fifth must beat the first")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
@@ -168,7 +173,12 @@ def main():
 
     logs, counts = asyncio.run(train(args))
     result = verdict(logs, rise)
-    report = {"result": result, **counts, "weights": model.size(model.init(CONFIG, jax.random.key(0))), "steps": logs}
+    report = {
+        "result": result,
+        **counts,
+        "weights": model.size(model.load(args.weights)),
+        "steps": logs,
+    }
     (args.out / "log.json").write_text(json.dumps(report, indent=1) + "\n")
     plot(logs, args.out / "reward.png")
     print(

@@ -8,12 +8,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-import engine
 import jax
-import model
 import numpy as np
-import tokenizer
 from aiohttp.test_utils import AioHTTPTestCase, TestServer
+
+import engine
+import model
+import tokenizer
 from batching import Batcher
 
 CONFIG = model.Config(width=32, layers=2)
@@ -49,7 +50,9 @@ class Engine(AioHTTPTestCase):
     async def chat(self, **body):
         wanted = {"logprobs": True, "return_token_ids": True}
         message = {"role": "user", "content": "4912"}
-        status, reply = await self.post("/v1/chat/completions", messages=[message], **wanted, **body)
+        status, reply = await self.post(
+            "/v1/chat/completions", messages=[message], **wanted, **body
+        )
         self.assertEqual(status, 200, reply)
         return reply
 
@@ -76,7 +79,13 @@ class Engine(AioHTTPTestCase):
 
     async def test_streams_say_the_same_as_whole_replies(self):
         whole = await self.chat(temperature=0)
-        body = {"prompt": PROMPT, "temperature": 0, "stream": True, "return_token_ids": True, "logprobs": 1}
+        body = {
+            "prompt": PROMPT,
+            "temperature": 0,
+            "stream": True,
+            "return_token_ids": True,
+            "logprobs": 1,
+        }
         async with self.client.post("/v1/completions", json=body) as response:
             lines = (await response.text()).split("\n\n")
         self.assertEqual(lines[-2:], ["data: [DONE]", ""])
@@ -84,10 +93,16 @@ class Engine(AioHTTPTestCase):
         self.assertEqual(events[0]["prompt_token_ids"], PROMPT)
         choices = [event["choices"][0] for event in events]
         (expected,) = whole["choices"]
-        self.assertEqual(sum((c["token_ids"] for c in choices), []), expected["token_ids"])
+        self.assertEqual(
+            [token for c in choices for token in c["token_ids"]], expected["token_ids"]
+        )
         self.assertEqual("".join(c["text"] for c in choices), expected["message"]["content"])
         self.assertEqual(choices[-1]["finish_reason"], expected["finish_reason"])
-        native = {"input_ids": PROMPT, "sampling_params": {"temperature": 0}, "return_logprob": True}
+        native = {
+            "input_ids": PROMPT,
+            "sampling_params": {"temperature": 0},
+            "return_logprob": True,
+        }
         _, reply = await self.post("/generate", **native)
         self.assertEqual(reply["output_ids"], expected["token_ids"])
         entries = reply["meta_info"]["output_token_logprobs"]
@@ -95,7 +110,9 @@ class Engine(AioHTTPTestCase):
 
     async def test_retracted_requests_go_on_by_the_new_weights(self):
         # Temperature 100 seldom draws the end.
-        running = [asyncio.create_task(self.chat(temperature=100, request_id=str(i))) for i in range(8)]
+        running = [
+            asyncio.create_task(self.chat(temperature=100, request_id=str(i))) for i in range(8)
+        ]
         await self.until(lambda: any(len(request.output) > 1 for request in self.batcher.running))
         await self.post("/pause_generation", mode="retract")
         kept = {f"chatcmpl-{request.name}": len(request.output) for request in self.batcher.waiting}
@@ -112,7 +129,9 @@ class Engine(AioHTTPTestCase):
         for reply in await asyncio.gather(*running):
             (choice,) = reply["choices"]
             ids, cut = choice["token_ids"], kept.get(reply["id"], len(choice["token_ids"]))
-            self.check(self.old, ids[:cut], [e["logprob"] for e in choice["logprobs"]["content"]][:cut])
+            self.check(
+                self.old, ids[:cut], [e["logprob"] for e in choice["logprobs"]["content"]][:cut]
+            )
             after = expected_logprobs(self.new, PROMPT, ids)[cut:]
             logprobs = [entry["logprob"] for entry in choice["logprobs"]["content"]]
             np.testing.assert_allclose(logprobs[cut:], after, atol=1e-3)
@@ -124,7 +143,9 @@ class Engine(AioHTTPTestCase):
             self.assertEqual(response.status, 200)
         (choice,) = (await running)["choices"]
         self.assertEqual(choice["finish_reason"], "abort")
-        self.check(self.old, choice["token_ids"], [e["logprob"] for e in choice["logprobs"]["content"]])
+        self.check(
+            self.old, choice["token_ids"], [e["logprob"] for e in choice["logprobs"]["content"]]
+        )
         waiting = asyncio.create_task(self.chat())
         await self.until(lambda: self.batcher.waiting)
         async with self.client.get("/is_paused") as response:
@@ -151,4 +172,6 @@ class Engine(AioHTTPTestCase):
             ("/update_weights_from_disk", {"model_path": "/nowhere"}),
         ):
             status, reply = await self.post(path, **body)
-            self.assertEqual((status, reply["error"]["type"]), (400, "invalid_request_error"), (path, body))
+            self.assertEqual(
+                (status, reply["error"]["type"]), (400, "invalid_request_error"), (path, body)
+            )
