@@ -1,4 +1,5 @@
 //! The data path before simulated engines: what passes, what is refused, what is tried again.
+#![allow(clippy::unwrap_used)]
 
 mod proxy_common;
 

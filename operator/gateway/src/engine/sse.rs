@@ -87,7 +87,7 @@ mod tests {
             let end = if carriage { "\r\n" } else { "\n" };
             let mut text = String::new();
             for data in &events {
-                text += &format!(": comment{end}{end}data: {data}{end}id: 7{end}{end}");
+                text.extend([": comment", end, end, "data: ", data, end, "id: 7", end, end]);
             }
             let mut splitter = Events::new(1000);
             let mut found = Vec::new();
