@@ -72,7 +72,8 @@ impl Weights {
         keepers.map(|(id, _)| id.clone()).collect()
     }
 
-    fn pinned_versions(&self) -> BTreeSet<Version> {
+    /// Versions that evaluations need.
+    pub fn pinned_versions(&self) -> BTreeSet<Version> {
         self.pins.values().copied().collect()
     }
 

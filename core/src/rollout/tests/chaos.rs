@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::world::{World, broken, config, worker};
+use super::world::{WORKERS, World, broken, config, worker};
 use crate::buffer::OnStale;
 use crate::rollout::Event;
 use crate::router::Outcome;
@@ -75,52 +75,12 @@ fn pick<T: Clone>(from: &[T], number: usize) -> Option<T> {
     (!from.is_empty()).then(|| from[number % from.len()].clone())
 }
 
-fn happen(world: &mut World, happens: Happens) {
-    let in_flight: Vec<_> = world
-        .engines
-        .iter()
-        .flat_map(|(id, engine)| engine.running.keys().map(|request| (id.clone(), *request)))
-        .collect();
-    match happens {
+fn happen(world: &mut World, happens: &Happens) {
+    match *happens {
         Happens::Open { evaluation } => world.open(evaluation),
         Happens::Ask(of) => {
             if let Some(trajectory) = pick(&world.running(), of) {
                 world.ask(trajectory);
-            }
-        }
-        Happens::Generate { of, tokens } => {
-            if let Some((worker, request)) = pick(&in_flight, of) {
-                world.generate(&worker, request, tokens);
-            }
-        }
-        Happens::Done(of) => {
-            if let Some((worker, request)) = pick(&in_flight, of) {
-                world.generate(&worker, request, 1);
-                world.end(&worker, request, World::done());
-            }
-        }
-        Happens::Fail(of) => {
-            if let Some((worker, request)) = pick(&in_flight, of) {
-                let resumable = of % 2 == 0;
-                world.end(
-                    &worker,
-                    request,
-                    Outcome::Failed { fault: broken(), resumable, prefill: false },
-                );
-            }
-        }
-        Happens::Stop => {
-            for (worker, request) in in_flight {
-                if world.engines[&worker].running.get(&request) == Some(&true) {
-                    world.end(&worker, request, Outcome::Back);
-                }
-            }
-        }
-        Happens::ClientGone(of) => {
-            let clients: Vec<_> = world.clients.keys().copied().collect();
-            if let Some(request) = pick(&clients, of) {
-                world.clients.remove(&request);
-                world.tell(Event::Withdrawn(request)).unwrap();
             }
         }
         Happens::Complete { of, scored } => {
@@ -164,6 +124,60 @@ fn happen(world: &mut World, happens: Happens) {
                 world.tell(Event::Ack(batch)).unwrap();
             }
         }
+        Happens::Later(seconds) => world.later(Duration::from_secs(seconds)),
+        _ => {
+            generation(world, happens);
+            updating(world, happens);
+        }
+    }
+}
+
+/// What happens at engines to requests.
+fn generation(world: &mut World, happens: &Happens) {
+    let in_flight: Vec<_> = world
+        .engines
+        .iter()
+        .flat_map(|(id, engine)| engine.running.keys().map(|request| (id.clone(), *request)))
+        .collect();
+    match *happens {
+        Happens::Generate { of, tokens } => {
+            if let Some((worker, request)) = pick(&in_flight, of) {
+                world.generate(&worker, request, tokens);
+            }
+        }
+        Happens::Done(of) => {
+            if let Some((worker, request)) = pick(&in_flight, of) {
+                world.generate(&worker, request, 1);
+                world.end(&worker, request, World::done());
+            }
+        }
+        Happens::Fail(of) => {
+            if let Some((worker, request)) = pick(&in_flight, of) {
+                let (fault, resumable) = (broken(), of % 2 == 0);
+                world.end(&worker, request, Outcome::Failed { fault, resumable, prefill: false });
+            }
+        }
+        Happens::Stop => {
+            for (worker, request) in in_flight {
+                if world.engines[&worker].running.get(&request) == Some(&true) {
+                    world.end(&worker, request, Outcome::Back);
+                }
+            }
+        }
+        Happens::ClientGone(of) => {
+            let clients: Vec<_> = world.clients.keys().copied().collect();
+            if let Some(request) = pick(&clients, of) {
+                world.clients.remove(&request);
+                world.tell(Event::Withdrawn(request)).unwrap();
+            }
+        }
+        _ => {}
+    }
+}
+
+/// What happens to workers and their weights.
+fn updating(world: &mut World, happens: &Happens) {
+    match *happens {
         Happens::Begin(kind) => {
             let transfer = [Transfer::Disk, Transfer::Store, Transfer::External][usize::from(kind)];
             let version = Version(world.version + 1);
@@ -188,21 +202,10 @@ fn happen(world: &mut World, happens: Happens) {
                 world.answer(index, fails);
             }
         }
-        Happens::Restart(of) => world.restart(&worker(of % super::world::WORKERS)),
-        Happens::Leave(of) => {
-            let worker = worker(of % super::world::WORKERS);
-            if world.engines.len() > 1 && world.engines.contains_key(&worker) {
-                let running: Vec<_> = world.engines[&worker].running.keys().copied().collect();
-                world.lose_calls(&worker);
-                world.tell(Event::WorkerLeft(worker.clone())).unwrap();
-                for request in running {
-                    world.end(&worker, request, Outcome::Back);
-                }
-                world.engines.remove(&worker);
-            }
-        }
-        Happens::Join(of) => world.join(of % super::world::WORKERS),
-        Happens::Later(seconds) => world.later(Duration::from_secs(seconds)),
+        Happens::Restart(of) => world.restart(&worker(of % WORKERS)),
+        Happens::Leave(of) => world.leave(&worker(of % WORKERS)),
+        Happens::Join(of) => world.join(of % WORKERS),
+        _ => {}
     }
 }
 
@@ -224,7 +227,7 @@ proptest! {
     ) {
         let mut world = World::new(config(strategy, in_flight, on_stale));
         for event in history {
-            happen(&mut world, event);
+            happen(&mut world, &event);
         }
         world.finish();
     }

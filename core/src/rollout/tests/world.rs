@@ -263,7 +263,7 @@ impl World {
 
     pub(super) fn running(&self) -> Vec<TrajectoryId> {
         let groups = self.core.trajectories().groups();
-        let members = groups.flat_map(|group| group.trajectories());
+        let members = groups.flat_map(trajectory::Group::trajectories);
         members
             .filter(|member| member.state() == State::Running)
             .map(|member| member.id().clone())
@@ -285,6 +285,9 @@ impl World {
         let Some(engine) = self.engines.get(worker) else { return };
         assert!(!engine.paused, "a paused engine generates");
         let (holds, pinned) = (engine.holds, self.is_evaluation(request));
+        if !self.clients.contains_key(&request) {
+            return;
+        }
         if matches!(self.strategy, Strategy::Pause) && !pinned {
             // A worker may be ahead while the others are being updated, and never behind.
             assert!(holds >= self.core.weights().current(), "a token of an old version");
@@ -391,6 +394,20 @@ impl World {
             let outcome = Outcome::Failed { fault: broken(), resumable: true, prefill: false };
             self.end(worker, request, outcome);
         }
+    }
+
+    /// A worker leaves; one stays always.
+    pub(super) fn leave(&mut self, worker: &WorkerId) {
+        if self.engines.len() == 1 || !self.engines.contains_key(worker) {
+            return;
+        }
+        let running: Vec<RequestId> = self.engines[worker].running.keys().copied().collect();
+        self.lose_calls(worker);
+        self.tell(Event::WorkerLeft(worker.clone())).unwrap();
+        for request in running {
+            self.end(worker, request, Outcome::Back);
+        }
+        self.engines.remove(worker);
     }
 
     pub(super) fn score(&mut self, call: CallId, outcome: Result<f64, Fault>) {

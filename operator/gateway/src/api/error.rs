@@ -40,13 +40,16 @@ fn code(fault: &Fault) -> u16 {
         "ChecksumMismatch" => return 422,
         "Overloaded" | "BufferFull" => return 429,
         "Aborted" | "UpdateExpired" | "UpdateAborted" | "GroupEnded" | "Completed" | "TurnOpen"
-        | "DuplicateRequest" | "VersionNotGreater" | "UploadsUnderWay" => return 409,
+        | "DuplicateRequest" | "VersionNotGreater" | "UploadsUnderWay" | "NoBuckets"
+        | "TooManyBuckets" | "NothingGenerated" => return 409,
+        "NoSuchRoute" => return 404,
+        "PayloadTooLarge" | "MetadataTooLarge" | "VersionTooLarge" => return 413,
         _ => {}
     }
     let starts = |with: &[&str]| with.iter().any(|with| reason.starts_with(with));
     let ends = |with: &[&str]| with.iter().any(|with| reason.ends_with(with));
     match fault.kind {
-        User if starts(&["Unknown", "No"]) || ends(&["NotFound"]) => 404,
+        User if starts(&["Unknown"]) || ends(&["NotFound"]) => 404,
         User if ends(&["Exists", "Conflict", "Retokenised"]) => 409,
         User if ends(&["TooLarge"]) => 413,
         User => 400,

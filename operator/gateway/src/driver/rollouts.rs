@@ -266,13 +266,17 @@ impl Rollouts for Api {
             Transfer::Store => weights::Transfer::Store,
             Transfer::External => weights::Transfer::External,
         };
+        if transfer == weights::Transfer::Store {
+            // The pull, which the core orders at once, waits for its buckets.
+            let current = self.0.view(|core| core.weights().current());
+            if version > current {
+                self.0.buckets.begin(version).await?;
+            }
+        }
         let begun = self.0.state().waiting.for_begin(version);
         let before = self.0.view(|core| core.weights().begun().map(|(begun, _)| begun));
         let deadline = begin.deadline_seconds;
         self.0.event(Event::Weights(weights::Event::Begin { version, transfer, deadline }))?;
-        if transfer == weights::Transfer::Store {
-            self.0.buckets.begin(version).await?;
-        }
         if before != Some(version) {
             begun.await.map_err(|_| infrastructure("Stopping", "the gateway is stopping"))??;
         }

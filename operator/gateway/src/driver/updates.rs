@@ -36,13 +36,13 @@ impl Driver {
                     tracing::warn!(%worker, %fault, %version, "a worker is out of service after a commit");
                 }
                 self.metrics.committed(&committed);
-                self.keep_buckets(version).await;
+                self.keep_buckets().await;
                 self.state().waiting.committed(version, &Ok(committed));
                 self.hub.publish(&events::Event::Version(version));
                 self.changed();
             }
             Command::Aborted { version, fault } => {
-                self.keep_buckets(self.view(|core| core.weights().current())).await;
+                self.keep_buckets().await;
                 let mut state = self.state();
                 state.waiting.begun(version, &Err(fault.clone()));
                 state.waiting.committed(version, &Err(fault));
@@ -59,12 +59,20 @@ impl Driver {
     }
 
     /// Buckets of versions that nobody can ask for any more are deleted.
-    async fn keep_buckets(&self, current: Version) {
-        let mut keep = vec![current];
-        keep.extend(self.view(|core| core.weights().begun()).map(|(version, _)| version));
+    async fn keep_buckets(&self) {
+        let keep = self.versions_in_use();
         if let Err(fault) = self.buckets.retain(&keep).await {
             tracing::warn!(%fault, "old buckets of weights are not deleted");
         }
+    }
+
+    /// The current version, the begun one, and those that evaluations pin.
+    fn versions_in_use(&self) -> Vec<Version> {
+        self.view(|core| {
+            let weights = core.weights();
+            let begun = weights.begun().map(|(version, _)| version);
+            weights.pinned_versions().into_iter().chain([weights.current()]).chain(begun).collect()
+        })
     }
 
     /// One call of an engine; `Some` version only from [`Step::Verify`].
@@ -75,15 +83,16 @@ impl Driver {
         let control = &worker.control;
         match step {
             Step::Pull { version } => {
-                let current = self.view(|core| core.weights().current());
-                let pulled = self.puller.pull(*version, &[current]).await?;
+                let pulled = self.puller.pull(*version, &self.versions_in_use()).await?;
                 self.metrics.pulled(&pulled);
             }
             Step::Pause => control.pause(control::PauseMode::Abort).await?,
             Step::Update { version, source } => {
                 worker.watch.updating(*version);
-                control.update(&self.engine_source(source, *version)?, *version).await?;
-                worker.watch.holds(Some(*version));
+                let source = self.engine_source(source, *version)?;
+                let updated = control.update(&source, *version).await;
+                worker.watch.holds(updated.is_ok().then_some(*version));
+                updated?;
             }
             Step::FlushCache => control.flush_cache().await?,
             Step::Verify => return control.version().await,

@@ -68,13 +68,13 @@ pub(super) fn unknown_trajectory(id: &str) -> Fault {
     let message = format!(
         "trajectory `{id}` is not known: it was never opened, or ended more than an hour ago"
     );
-    user("TrajectoryNotFound", message)
+    user("UnknownTrajectory", message)
 }
 
 pub(super) fn unknown_group(id: &str) -> Fault {
     let message =
         format!("group `{id}` is not known: it was never opened, or ended more than an hour ago");
-    user("GroupNotFound", message)
+    user("UnknownGroup", message)
 }
 
 pub(super) fn weights(core: &Rollout) -> WeightsReport {

@@ -24,7 +24,15 @@ const MAX_PATH: usize = 4096;
 
 pub(super) fn group_id<'de, D: Deserializer<'de>>(field: D) -> Result<Option<GroupId>, D::Error> {
     let text = Option::<String>::deserialize(field)?;
-    text.map(|text| GroupId::new(&text).map_err(D::Error::custom)).transpose()
+    let Some(text) = text else { return Ok(None) };
+    if text.split('/').any(|part| matches!(part, "" | "." | "..")) {
+        let message = format!(
+            "`{text}` cannot be a group id: no part between slashes may be empty, `.` or `..`, \
+             which clients take out of a path"
+        );
+        return Err(D::Error::custom(message));
+    }
+    GroupId::new(&text).map(Some).map_err(D::Error::custom)
 }
 
 pub(super) fn task<'de, D: Deserializer<'de>>(field: D) -> Result<Option<Task>, D::Error> {
