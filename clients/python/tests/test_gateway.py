@@ -198,6 +198,42 @@ def test_an_infrastructure_fault_is_replaced(trainer: RolloutClient) -> None:
     assert trainer.group(group.id, wait=30).state == "settled"
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_engines_fault_is_no_fault_of_the_policy(
+    gateway: Gateway, trainer: RolloutClient, stream: bool
+) -> None:
+    group = trainer.open_group(rollouts=1)
+    fault = {"fault": "error_body", "times": 0, "path": "/v1/chat/completions"}
+    gateway.engine.http.post("/sim/faults", json=fault)
+    rollout = trainer.rollout(group.trajectories[0].id)
+    with pytest.raises(openai.InternalServerError) as error, rollout:
+        list(agent(rollout).chat.completions.create(model=MODEL, messages=ASK, stream=stream))
+    assert error.value.type == "infrastructure"
+    broken, replacement = trainer.group(group.id).trajectories
+    assert isinstance(broken.fault, InfrastructureFault)
+    gateway.engine.http.delete("/sim/faults")
+    play(trainer.rollout(replacement.id), 1)
+    assert [sample.id for sample in take_one(trainer).trajectories] == [replacement.id]
+
+
+def test_a_stream_goes_on_where_the_engine_broke_off(
+    gateway: Gateway, trainer: RolloutClient
+) -> None:
+    group = trainer.open_group(rollouts=1)
+    fault = {"fault": "reset", "after_tokens": 3, "times": 2, "path": "/v1/chat/completions"}
+    gateway.engine.http.post("/sim/faults", json=fault)
+    with trainer.rollout(group.trajectories[0].id) as rollout:
+        pieces = agent(rollout).chat.completions.create(
+            model=MODEL, messages=ASK, stream=True, max_tokens=6, extra_body={"ignore_eos": True}
+        )
+        streamed = "".join(piece.choices[0].delta.content or "" for piece in pieces)
+        rollout.complete(reward=1)
+    (sample,) = take_one(trainer).trajectories
+    made = [t for t, bit in zip(sample.token_ids, sample.loss_mask, strict=True) if bit]
+    assert len(made) == 6
+    assert bytes(made).decode() == streamed
+
+
 def test_too_few_are_left(trainer: RolloutClient) -> None:
     group = trainer.open_group()
     first, second = (trainer.rollout(member.id) for member in group.trajectories)

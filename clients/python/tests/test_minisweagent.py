@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import openai
 import pytest
 from gateway import MODEL, Engine
 from minisweagent.agents.default import DefaultAgent
@@ -192,6 +193,25 @@ def test_an_infrastructure_fault_is_replaced_and_no_observation(tmp_path: Path) 
         ended = trainer.group(group.id)
         assert [member.state for member in ended.trajectories] == ["aborted", "running"]
         assert isinstance(ended.trajectories[0].fault, InfrastructureFault)
+
+
+def test_an_engines_fault_reaches_the_gateway_through_the_agent(tmp_path: Path) -> None:
+    with (
+        scripted(["echo begun"]) as (stack, engine),
+        RolloutClient(stack.gateway, api_key=API_KEY) as trainer,
+    ):
+        group = trainer.open_group(rollouts=1)
+        (member,) = group.trajectories
+        fault = {"fault": "server_error", "times": 0, "path": "/v1/chat/completions"}
+        engine.http.post("/sim/faults", json=fault)
+        with (
+            pytest.raises(openai.APIStatusError),
+            trainer.rollout(member.id) as rollout,
+            environment(stack, trajectory_id=member.id) as env,
+        ):
+            agent(rollout, env, tmp_path / "trajectory.json").run("Task 0.")
+        ended = trainer.group(group.id)
+        assert [member.state for member in ended.trajectories] == ["aborted", "running"]
 
 
 def test_an_abort_ends_the_sandbox_and_the_agent(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from gateway import Engine, Gateway, job
+from programs import API_KEY
 from stack import Stack
 
 ROOT = Path(__file__).parent.parent
@@ -57,3 +59,30 @@ def test_the_first_example_runs(stack: Stack, tmp_path: Path) -> None:
     assert shown[0] == "0 42"
     assert "0.2 units" in shown[1]
     assert shown[2].startswith("ActionTimeout")
+
+
+@pytest.mark.gateway
+@pytest.mark.usefixtures("programs")
+def test_the_trainer_runs(tmp_path: Path) -> None:
+    (block,) = [block for block in BLOCKS if "ThreadPoolExecutor" in block]
+    path = tmp_path / "trainer.py"
+    path.write_text(block)
+    with Gateway(job(groupSize=4, batchGroups=4), engine=Engine("--mean-tokens", "8")) as gateway:
+        env = os.environ | SOURCE | {"GATEWAY": gateway.address, "GATEWAY_KEY": API_KEY}
+        run = subprocess.run(
+            [sys.executable, str(path)],
+            capture_output=True,
+            text=True,
+            env=env | {"WEIGHTS": str(tmp_path)},
+            check=False,
+            timeout=120,
+        )
+        assert run.returncode == 0, run.stderr
+        shown = run.stdout.splitlines()
+        assert [line.split(",")[0] for line in shown[:-1:2]] == [
+            f"batch {number}: 16 samples" for number in (1, 2, 3)
+        ], run.stdout
+        assert [line.split(",")[0] for line in shown[1:-1:2]] == [
+            f"  version {number} on 1 engines" for number in (1, 2, 3)
+        ]
+        assert gateway.client().weights()["version"] == 3

@@ -86,6 +86,21 @@ _KINDS: dict[str, type[Fault]] = {
 }
 
 
+def kind_of(error: BaseException) -> str | None:
+    """The kind of the fault that an exception is, or that led to it.
+
+    OpenAI's exceptions carry the gateway's kind as their `type`; frameworks raise their own while
+    they handle those.
+    """
+    seen: BaseException | None = error
+    while seen is not None:
+        kind = seen.kind if isinstance(seen, Fault) else getattr(seen, "type", None)
+        if isinstance(kind, str) and kind in _KINDS:
+            return kind
+        seen = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)
+    return None
+
+
 def from_body(body: Mapping[str, Any], status: int | None = None) -> Fault:
     """The queue's fault object; a kind that is not known counts as infrastructure."""
     after = body.get("retry_after_s")

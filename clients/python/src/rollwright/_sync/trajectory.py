@@ -10,7 +10,7 @@ from typing import cast
 
 from ..actions import present
 from ..address import segment
-from ..faults import Cancelled, Fault, InfrastructureFault, Stale
+from ..faults import Fault, InfrastructureFault, kind_of
 from ..retry import outcome_unknown
 from ..rollouts import StepTaken, Trajectory, TrajectoryState
 from .runtime import last_words
@@ -23,8 +23,9 @@ _LAST_WORDS = 10.0
 class Rollout:
     """A trajectory that is being rolled out.
 
-    As a context manager it aborts what leaves the body uncompleted. An `InfrastructureFault`
-    that leaves the body has it replaced: it never counts as a reward.
+    As a context manager it aborts what leaves the body uncompleted. An `InfrastructureFault`,
+    or an OpenAI client's exception of one, that leaves the body has it replaced: it never
+    counts as a reward.
     """
 
     def __init__(self, transport: Transport, trajectory_id: str) -> None:
@@ -54,16 +55,19 @@ class Rollout:
         trace: TracebackType | None,
     ) -> None:
         """Aborts what did not complete; a body's exception is not hidden by one of aborting."""
-        # After a cancelled or stale fault there is nothing left to abort.
-        if self._ended or isinstance(error, (Cancelled, Stale)):
+        if self._ended:
             return
         if error is None:
             self.abort("its agent ended without completing it")
             return
+        kind = kind_of(error)
+        if kind in ("cancelled", "stale"):
+            # There is nothing left to abort.
+            return
         with last_words(_LAST_WORDS):
             try:
-                infrastructure = isinstance(error, InfrastructureFault)
-                self.abort(f"{type(error).__name__}: {error}"[:200], infrastructure)
+                reason = f"{type(error).__name__}: {error}"[:200]
+                self.abort(reason, kind == "infrastructure")
             except Fault as fault:
                 _log.warning("trajectory %s is not aborted: %s", self.trajectory_id, fault)
 
