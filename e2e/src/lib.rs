@@ -5,6 +5,7 @@
 
 pub mod client;
 pub mod docker;
+pub mod gateway;
 pub mod load;
 pub mod stack;
 pub mod wait;
