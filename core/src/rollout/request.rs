@@ -50,8 +50,11 @@ impl Rollout {
         let log = self.logs.entry(turn.trajectory.clone()).or_insert_with(|| turn::begin(cap));
         if turn.prompted {
             // Sent again: the engine must see what it saw before, and what it has made since.
-            if prompt == log.context() || prompt == prefix_of_turn(log) {
+            if prompt == log.context() {
                 return Ok(());
+            }
+            if prompt == prefix_of_turn(log) {
+                return log.restart_turn().map_err(|fault| Fault::from(&fault));
             }
             let message = "the engine sees another prompt than before for the same turn";
             return Err(Fault::new(FaultKind::Infrastructure, "PromptChanged", message));

@@ -30,7 +30,7 @@ use crate::weights::{BucketStore, Origin, PullConfig, Puller, StoreConfig as Buc
 /// Changes of engines that wait to be told.
 const ENGINE_EVENTS: usize = 1024;
 /// Without a byte for so long, a pull is given up.
-const PULL_PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
+const PULL_PATIENCE: std::time::Duration = std::time::Duration::from_mins(1);
 
 /// Where a gateway listens.
 #[derive(Debug, Clone)]

@@ -1,4 +1,4 @@
-//! The gateway of a RolloutJob: engines behind it, trajectories through it, rewards, a
+//! The gateway of a `RolloutJob`: engines behind it, trajectories through it, rewards, a
 //! staleness-bounded buffer and weight updates. What happens next is decided in
 //! `rollwright_core::rollout`; this crate carries events in and commands out.
 #![forbid(unsafe_code)]

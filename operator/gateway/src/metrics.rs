@@ -209,7 +209,7 @@ impl Metrics {
         }
         self.straggler_tax.set(stats.straggler_tax().unwrap_or(0.0));
         self.kept_fraction.set(stats.kept_fraction().unwrap_or(0.0));
-        self.pending.set(core.router().pending() as i64);
+        self.pending.set(i64::try_from(core.router().pending()).unwrap_or(i64::MAX));
         self.version.set(i64::try_from(core.weights().current().0).unwrap_or(i64::MAX));
         self.workers.reset();
         for worker in core.router().workers().take(MAX_WORKERS) {

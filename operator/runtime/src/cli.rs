@@ -128,7 +128,7 @@ pub(crate) struct Gateway {
     #[arg(short, long, value_name = "DIR")]
     pub(crate) filename: PathBuf,
     #[command(flatten)]
-    pub(crate) gateway: GatewayArgs,
+    pub(crate) of: GatewayArgs,
     /// For callers: `unix:/path`, or an address with --api-keys
     #[arg(long, default_value = "unix:/run/rollwright/gateway.sock", value_name = "WHERE")]
     pub(crate) listen: Where,

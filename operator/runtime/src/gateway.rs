@@ -17,8 +17,8 @@ use crate::shutdown;
 
 pub(crate) async fn run(args: cli::Gateway) -> anyhow::Result<()> {
     let shutdown = shutdown::on_signal()?;
-    let job = Job::read(&args.filename, args.gateway.job.as_deref())?;
-    let mut config = config(&job, &args.gateway, &args.state_dir)?;
+    let job = Job::read(&args.filename, args.of.job.as_deref())?;
+    let mut config = config(&job, &args.of, &args.state_dir)?;
     config.queue = match args.action_queue {
         None => None,
         Some(QueueWhere::Unix(path)) => Some(QueueAddress::Unix(path)),
@@ -54,7 +54,7 @@ pub(crate) fn config(
     state_dir: &Path,
 ) -> anyhow::Result<GatewayConfig> {
     ensure!(!args.engines.is_empty(), "no engine: give --engine URL at least once");
-    let mut config = GatewayConfig::from_manifests(&job.job, &job.pools, &job.rewards, state_dir)?;
+    let mut config = GatewayConfig::from_manifests(&job.spec, &job.pools, &job.rewards, state_dir)?;
     if let Some(file) = &args.engine_key_file {
         config.engine_key = Some(secret(file)?);
     }

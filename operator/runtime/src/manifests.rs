@@ -68,7 +68,7 @@ impl Bound {
 /// One job and what it names.
 #[derive(Debug)]
 pub(crate) struct Job {
-    pub(crate) job: RolloutJob,
+    pub(crate) spec: RolloutJob,
     pub(crate) rewards: Vec<RewardService>,
     pub(crate) pools: Vec<ResourcePool>,
 }
@@ -91,7 +91,7 @@ impl Job {
         let found: Vec<String> = jobs.iter().map(|job| name_of(&job.metadata)).collect();
         jobs.retain(|job| name.is_none_or(|name| name_of(&job.metadata) == name));
         match (jobs.pop(), jobs.is_empty()) {
-            (Some(job), true) => Ok(Self { job, rewards, pools }),
+            (Some(spec), true) => Ok(Self { spec, rewards, pools }),
             (None, _) => bail!(
                 "no RolloutJob{} in `{}`; there: [{}]",
                 name.map(|name| format!(" `{name}`")).unwrap_or_default(),

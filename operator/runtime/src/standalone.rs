@@ -42,10 +42,8 @@ pub(crate) async fn run(args: Standalone) -> anyhow::Result<()> {
         agents: AgentListen::Unix(link.clone()),
         metrics: Some(MetricsListen { addr: args.metrics_addr, token_file: None }),
     };
-    let rollouts = match args.gateway.engines.is_empty() {
-        true => None,
-        false => Some(gateway_config(&args)?),
-    };
+    let rollouts =
+        if args.gateway.engines.is_empty() { None } else { Some(gateway_config(&args)?) };
     let server = QueueServer::start(queue, listeners).await?;
     let at = args
         .listen

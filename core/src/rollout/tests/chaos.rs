@@ -196,11 +196,8 @@ fn updating(world: &mut World, happens: &Happens) {
             let abort = weights::Event::Abort { version: Version(world.version) };
             let _ = world.tell(Event::Weights(abort));
         }
-        Happens::Answer { of, fails } => {
-            if !world.calls.is_empty() {
-                let index = of % world.calls.len();
-                world.answer(index, fails);
-            }
+        Happens::Answer { of, fails } if !world.calls.is_empty() => {
+            world.answer(of % world.calls.len(), fails);
         }
         Happens::Restart(of) => world.restart(&worker(of % WORKERS)),
         Happens::Leave(of) => world.leave(&worker(of % WORKERS)),
@@ -218,7 +215,7 @@ fn settings() -> impl Strategy<Value = (Order, InFlight, OnStale)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
 
     #[test]
     fn nothing_is_stamped_wrong_given_twice_or_left_behind(

@@ -46,7 +46,7 @@ impl Driver {
         self.read(batch?).await.map(Some)
     }
 
-    pub(super) fn deliver(&self, batch: buffer::Batch, takers: &[Taker]) {
+    pub(super) fn deliver(&self, batch: &buffer::Batch, takers: &[Taker]) {
         let mut state = self.state();
         for taker in takers {
             if let Some(answer) = state.waiting.takers.remove(taker) {

@@ -61,7 +61,7 @@ impl Driver {
                         return self.not_delivered(&takers, &error.into());
                     }
                 }
-                self.deliver(batch, &takers);
+                self.deliver(&batch, &takers);
             }
             Command::Remove { batch, groups: _ } => {
                 let done = self.store.acknowledge(batch).await.map_err(Fault::from);

@@ -41,7 +41,7 @@ impl Api {
 
     fn trajectory_state(&self, trajectory: &TrajectoryId) -> Result<TrajectoryState, Fault> {
         let state = self.0.view(|core| {
-            core.trajectories().trajectory(trajectory.as_str()).map(|known| known.state())
+            core.trajectories().trajectory(trajectory.as_str()).map(trajectory::Trajectory::state)
         });
         let state = state.ok_or_else(|| view::unknown_trajectory(trajectory.as_str()))?;
         Ok(TrajectoryState { state: view::state(state) })
@@ -273,12 +273,12 @@ impl Rollouts for Api {
                 self.0.buckets.begin(version).await?;
             }
         }
-        let begun = self.0.state().waiting.for_begin(version);
+        let answer = self.0.state().waiting.for_begin(version);
         let before = self.0.view(|core| core.weights().begun().map(|(begun, _)| begun));
         let deadline = begin.deadline_seconds;
         self.0.event(Event::Weights(weights::Event::Begin { version, transfer, deadline }))?;
         if before != Some(version) {
-            begun.await.map_err(|_| infrastructure("Stopping", "the gateway is stopping"))??;
+            answer.await.map_err(|_| infrastructure("Stopping", "the gateway is stopping"))??;
         }
         let left = self.0.view(|core| core.weights().begun().and_then(|(_, until)| until));
         let left = left.map_or(Duration::ZERO, |until| until.since(self.0.dispatch.now()));
