@@ -54,6 +54,11 @@ test: deps-test init test-images ## Run all tests, end to end on a real Docker e
 bench: build test-images ## Print the benchmark figures, baselines in the same run
 	@$(AS_ROOT) $(BIN)/bench $(BENCH_ARGS)
 
+.PHONY: bench-gateway
+bench-gateway: deps-build ## Print what the gateway costs beside nginx, haproxy and other routers
+	cargo build --locked --profile $(PROFILE) -p rollwright-runtime --bin rollwright
+	@e2e/gateway-bench/run.sh $(BENCH_ARGS)
+
 .PHONY: verify
 verify: deps-build ## Check format, lints, dependencies and generated files; only reads
 	cargo fmt --all --check
