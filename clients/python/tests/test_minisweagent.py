@@ -69,7 +69,11 @@ def agent(rollout: Rollout, env: RollwrightEnvironment, saved: Path) -> DefaultA
         **{key: value for key, value in TEMPLATES["model"].items() if key != "model_class"}
         | {
             "model_name": f"openai/{MODEL}",
-            "model_kwargs": {"api_base": rollout.openai_base_url, "api_key": API_KEY},
+            "model_kwargs": {
+                "api_base": rollout.openai_base_url,
+                "api_key": API_KEY,
+                "max_retries": 0,
+            },
             "cost_tracking": "ignore_errors",
         }
     )

@@ -60,14 +60,14 @@ class Rollout:
         if error is None:
             self.abort("its agent ended without completing it")
             return
-        kind = kind_of(error)
-        if kind in ("cancelled", "stale"):
+        why = kind_of(error)
+        if why in ("cancelled", "stale"):
             # There is nothing left to abort.
             return
         with last_words(_LAST_WORDS):
             try:
                 reason = f"{type(error).__name__}: {error}"[:200]
-                self.abort(reason, kind == "infrastructure")
+                self.abort(reason, why == "infrastructure")
             except Fault as fault:
                 _log.warning("trajectory %s is not aborted: %s", self.trajectory_id, fault)
 
