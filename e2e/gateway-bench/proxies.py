@@ -180,7 +180,10 @@ def start_rollwright(place: Place) -> Target:
     }
     manifests = scratch / "manifests"
     manifests.mkdir(exist_ok=True)
-    documents = [_manifest("RolloutJob", "bench", job), _manifest("ResourcePool", "gpus", pool)]
+    documents = [
+        _manifest("RolloutJob", {"name": "bench", "namespace": "default"}, job),
+        _manifest("ResourcePool", {"name": "gpus"}, pool),
+    ]
     # JSON is YAML.
     (manifests / "job.yaml").write_text("\n---\n".join(map(json.dumps, documents)))
     (scratch / "keys").write_text(f"bench:{KEY}\n")
@@ -193,11 +196,9 @@ def start_rollwright(place: Place) -> Target:
     return Target("rollwright", port, process, "X-Rollwright-Trajectory", f"Bearer {KEY}")
 
 
-def _manifest(kind: str, name: str, spec: object) -> dict[str, object]:
-    metadata = {"name": name, "namespace": "default"}
-    return {
-        "apiVersion": "rollwright.dev/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec
-    }  # fmt: skip
+def _manifest(kind: str, metadata: object, spec: object) -> dict[str, object]:
+    version = "rollwright.dev/v1alpha1"
+    return {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec}
 
 
 STARTS: dict[str, Callable[[Place], Target]] = {
