@@ -19,8 +19,8 @@ for part in "$@"; do
     have debootstrap || apt_install debootstrap
     [ -x /bin/busybox ] && /bin/busybox true && ! ldd /bin/busybox >/dev/null 2>&1 ||
       apt_install busybox-static
-    have python3 && python3 -m pip --version >/dev/null 2>&1 ||
-      apt_install python3 python3-pip ca-certificates
+    have python3 && python3 -m pip --version >/dev/null 2>&1 && python3 -c "import ensurepip" 2>/dev/null ||
+      apt_install python3 python3-pip python3-venv ca-certificates
     ;;
   test)
     have qemu-system-x86_64 || apt_install qemu-system-x86

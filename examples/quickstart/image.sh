@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes rollwright/quickstart:local: Debian with Python, pytest and the source
-# distributions that trajectories work on. Nothing is pulled from an image registry;
+# Makes rollwright/quickstart:local: Debian with Python, pytest, the source distributions
+# that trajectories work on, and what grades them. Nothing is pulled from an image registry;
 # each stage is cached below ${XDG_CACHE_HOME:-~/.cache}/rollwright.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -11,7 +11,7 @@ inputs=examples/quickstart/image
 suite=bookworm
 mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
 
-key=$(cat "$0" $inputs/*.txt | sha256sum | cut -c1-16)
+key=$(cat "$0" $inputs/*.txt $inputs/grade.py | sha256sum | cut -c1-16)
 label='{{index .Config.Labels "rollwright.dev/build"}}'
 if [ "$(docker image inspect -f "$label" "$image" 2>/dev/null)" = "$key" ]; then
   say "$image is up to date"
@@ -59,6 +59,7 @@ for sdist in "$sdists"/*.tar.gz; do
   name=$(basename "$sdist" | sed 's/-[0-9][^-]*$//')
   cp "$sdist" "$work/add/opt/sdist/$name.tar.gz"
 done
+install -D $inputs/grade.py "$work/add/usr/local/bin/grade"
 find "$work/add" -name __pycache__ -prune -exec rm -rf {} +
 
 say "3/3 importing $image"

@@ -21,14 +21,11 @@ import tarfile
 HERE = pathlib.Path(__file__).parent
 MEDIAN, P90, Z90, LONGEST = 3.2, 11.9, 1.2816, 60.0
 
-# package: tests that pass when it is unchanged, quick tests, what is looked at, and the
-# edits as (file, old text, new text); the first edit of each keeps the package right.
+# package: quick tests, what is looked at, and the edits as (file, old text, new text); the
+# first edit of each keeps the package right.
 PACKAGES = {
     "marshmallow": dict(
-        # These are named after the current second: no two workers collect the same.
-        skip="tests/test_deserialization.py::TestFieldDeserialization::"
-             "test_invalid_datetime_deserialization",
-        suite=1181, focus="tests/test_validate.py tests/test_utils.py", grep="def __call__",
+        focus="tests/test_validate.py tests/test_utils.py", grep="def __call__",
         look="src/marshmallow/validate.py", edits=[
             ("src/marshmallow/validate.py",
              "if self.min is not None and length < self.min:",
@@ -43,7 +40,7 @@ PACKAGES = {
              "return timestamp(value) * 100"),
         ]),
     "boltons": dict(
-        suite=519, focus="tests/test_iterutils.py", grep="def chunked",
+        focus="tests/test_iterutils.py", grep="def chunked",
         look="boltons/iterutils.py", edits=[
             ("boltons/iterutils.py",
              "        cur_chunk = list(itertools.islice(src_iter, size))\n"
@@ -58,7 +55,7 @@ PACKAGES = {
              "def chunked_iter(src, size, **kw)"),
         ]),
     "tomlkit": dict(
-        suite=1203, focus="tests/test_utils.py tests/test_items.py", grep="def parse_rfc3339",
+        focus="tests/test_utils.py tests/test_items.py", grep="def parse_rfc3339",
         look="tomlkit/_utils.py", edits=[
             ("tomlkit/_utils.py", '_utc = timezone(timedelta(), "UTC")',
              '_utc = timezone(timedelta(0), "UTC")'),
@@ -69,7 +66,7 @@ PACKAGES = {
             ("tomlkit/_utils.py", 'if tz.upper() == "Z":', 'if tz.lower() == "Z":'),
         ]),
     "lark": dict(
-        suite=1094, focus="tests/test_trees.py", grep="def scan_values",
+        focus="tests/test_trees.py", grep="def scan_values",
         look="lark/tree.py", edits=[
             ("lark/tree.py",
              "                for t in c.scan_values(pred):\n                    yield t\n",
@@ -82,7 +79,7 @@ PACKAGES = {
              "return self.data == other.data"),
         ]),
     "parso": dict(
-        suite=1989, focus="test/test_utils.py", grep="def split_lines",
+        focus="test/test_utils.py", grep="def split_lines",
         look="parso/utils.py", edits=[
             ("parso/utils.py",
              "if string.endswith('\\n') or string.endswith('\\r') or string == '':",
@@ -96,7 +93,7 @@ PACKAGES = {
              "return re.split(r'\\n|\\r', string)"),
         ]),
     "more_itertools": dict(
-        suite=765, focus="tests/test_more.py -k Chunked", grep="def chunked",
+        focus="tests/test_more.py -k Chunked", grep="def chunked",
         look="more_itertools/more.py", edits=[
             ("more_itertools/more.py",
              "                if len(chunk) != n:\n                    raise ValueError"
@@ -145,26 +142,22 @@ def main() -> None:
             first = rng.randrange(1, 200)
             untar = f"tar -xf /opt/sdist/{package}.tar.gz --strip-components=1 -C repo"
             steps = [
-                ("unpack", "shell", f"mkdir -p repo && {untar} && ls repo"),
-                ("look", "shell", "cd repo && find . -name '*.py' | xargs wc -l | sort -n | tail -n 20"),
-                ("grep", "shell", f"cd repo && grep -rn '{about['grep']}' --include='*.py' . | head -n 20"),
-                ("read", "shell", f"cd repo && sed -n '{first},{first + 120}p' {about['look']}"),
-                ("edit", "shell", "patch -p1 -d repo"),
-                ("test", "tests", f"cd repo && {PYTEST} {about['focus']} | tail -n 15"),
-                ("reread", "shell", f"cd repo && sed -n '{first},{first + 60}p' {file}"),
+                ("unpack", f"mkdir -p repo && {untar} && ls repo"),
+                ("look", "cd repo && find . -name '*.py' | xargs wc -l | sort -n | tail -n 20"),
+                ("grep", f"cd repo && grep -rn '{about['grep']}' --include='*.py' . | head -n 20"),
+                ("read", f"cd repo && sed -n '{first},{first + 120}p' {about['look']}"),
+                ("edit", "patch -p1 -d repo"),
+                ("test", f"cd repo && {PYTEST} {about['focus']} | tail -n 15"),
+                ("reread", f"cd repo && sed -n '{first},{first + 60}p' {file}"),
             ]
             # Half of the trajectories run everything before they say that they are done.
             if rng.random() < 0.5:
-                steps.append(("test-all", "tests", f"cd repo && {PYTEST} | tail -n 15"))
-            skip = f" --deselect {about['skip']}" if "skip" in about else ""
+                steps.append(("test-all", f"cd repo && {PYTEST} | tail -n 15"))
             lines.append(json.dumps({
                 "group": package,
                 "rollout": number,
                 "edit": name,
-                "suite": f"cd repo && {PYTEST}{skip}",
-                "suite_tests": about["suite"],
-                "unpack": f"mkdir -p repo && {untar}",
-                "steps": [dict(name=n, profile=p, think_s=think(), shell=c) for n, p, c in steps],
+                "steps": [dict(name=n, think_s=think(), shell=c) for n, c in steps],
             }))
     (HERE / "trajectories.jsonl").write_text("\n".join(lines) + "\n")
 

@@ -1,38 +1,45 @@
 //! The whole experiment: the workload under each policy, then tables and timeline.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Instant;
 
 use anyhow::{Context, bail, ensure};
 use clap::Parser;
-use tokio::task::JoinSet;
 
-use crate::client::Client;
-use crate::progress::{self, Live};
+use crate::agent::{self, Played, Task};
+use crate::progress::Progress;
 use crate::record::Run;
-use crate::rollout::{Scene, play};
-use crate::service::{Service, left_over};
+use crate::service::{Place, Service, left_over};
 use crate::workload::Trajectory;
-use crate::{report, trace, workload};
+use crate::{report, script, trace, workload};
 
-/// Runs real trajectories over real packages, with CPU per action and with cores for life.
+/// Runs rollouts over real packages, with CPU per action and with cores for life.
 #[derive(Debug, Parser)]
 #[command(name = "rollwright-quickstart", version)]
 pub(crate) struct Options {
-    /// Directory with trajectories.jsonl, edits/ and manifests/.
+    /// Python with the packages of WORKLOAD/agent/requirements.txt: what agent/venv.sh prints.
+    #[arg(long)]
+    python: PathBuf,
+    /// A vLLM server to generate with, such as http://127.0.0.1:8000; default: engine-sim,
+    /// which replays recorded trajectories.
+    #[arg(long, value_name = "URL")]
+    engine_url: Option<String>,
+    /// Directory with trajectories.jsonl, edits/, manifests/ and agent/.
     #[arg(long, default_value = "examples/quickstart")]
     workload: PathBuf,
-    /// The rollwright binary; default: the one beside this binary.
-    #[arg(long)]
-    rollwright: Option<PathBuf>,
+    /// The Rollwright client for Python.
+    #[arg(long, default_value = "clients/python/src")]
+    client: PathBuf,
+    /// Directory of the binaries rollwright and engine-sim; default: the one of this binary.
+    #[arg(long, value_name = "DIR")]
+    binaries: Option<PathBuf>,
     /// The static helper of sandboxes; default: rollwright-init beside this binary.
     #[arg(long, env = "ROLLWRIGHT_INIT")]
     init: Option<PathBuf>,
     /// Directory for the timeline, the records and the logs.
     #[arg(long, default_value = "target/quickstart")]
     out: PathBuf,
-    /// Policies to run, in order: directories of WORKLOAD/manifests.
+    /// Policies to run, in order: directories of WORKLOAD/manifests. A real model is run
+    /// under the first only: it never does the same twice.
     #[arg(long, value_delimiter = ',', default_value = "action-level,static")]
     policies: Vec<String>,
     /// Groups (packages) to run, of the 6 recorded.
@@ -43,7 +50,8 @@ pub(crate) struct Options {
     think_scale: f64,
 }
 
-/// Runs everything; an error where a policy could not be run or left something behind.
+/// Runs everything; an error where a policy could not be run, left something behind, or gave
+/// other rewards.
 pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     ensure!(
         options.think_scale.is_finite() && options.think_scale >= 0.0,
@@ -53,10 +61,13 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     let trajectories = workload::load(&options.workload, options.groups)?;
     std::fs::create_dir_all(&options.out)
         .with_context(|| format!("{} cannot be made", options.out.display()))?;
-    println!("{}", report::introduction(&trajectories, options.think_scale));
+    let real = options.engine_url.as_deref();
+    println!("{}", report::introduction(&trajectories, real, options.think_scale));
 
+    let policies =
+        if real.is_some() { options.policies.get(..1) } else { Some(&*options.policies) };
     let mut runs = Vec::new();
-    for policy in &options.policies {
+    for policy in policies.unwrap_or_default() {
         runs.push(run_policy(&options, policy, &trajectories).await?);
     }
 
@@ -67,8 +78,14 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     std::fs::write(&records, serde_json::to_vec_pretty(&runs)?)?;
     println!("timeline  {}   (open it at https://ui.perfetto.dev)", full(&timeline).display());
     println!("records   {}", full(&records).display());
-    let unscored = report::unscored(&runs);
-    ensure!(unscored == 0, "{unscored} trajectories ended without a reward (see above)");
+    if let Some(missing) = report::missing(&runs, trajectories.len()) {
+        bail!("trajectories are without a reward (see above): {missing}");
+    }
+    let differing = report::differing(&runs);
+    ensure!(differing.is_empty(), "the policies gave other rewards: {}", differing.join(", "));
+    if runs.len() > 1 {
+        println!("rewards   the same under all policies");
+    }
     Ok(())
 }
 
@@ -76,73 +93,81 @@ fn full(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| path.to_owned())
 }
 
-/// One policy from the start of standalone to the proof that nothing was left.
+/// One policy from the start of its services to the proof that nothing was left.
 async fn run_policy(
     options: &Options,
     policy: &str,
     trajectories: &[Trajectory],
 ) -> anyhow::Result<Run> {
-    let beside = std::env::current_exe()?;
-    let beside = |name: &str| beside.with_file_name(name);
-    let binary = options.rollwright.clone().unwrap_or_else(|| beside("rollwright"));
-    let init = options.init.clone().unwrap_or_else(|| beside("rollwright-init"));
+    let own = std::env::current_exe()?;
+    let beside = own.parent().context("this binary is in no directory")?;
+    let binaries = options.binaries.as_deref().unwrap_or(beside);
+    let init = options.init.clone().unwrap_or_else(|| beside.join("rollwright-init"));
     ensure!(init.is_file(), "{} is missing; build it with `make build`", init.display());
     let manifests = options.workload.join("manifests").join(policy);
     ensure!(manifests.is_dir(), "{} is not a directory of manifests", manifests.display());
     let scratch = tempfile::Builder::new().prefix("rollwright-").tempdir()?;
-    let log = options.out.join(format!("standalone-{policy}.log"));
+    let log = |name: &str| options.out.join(format!("{name}-{policy}.log"));
     let prefix = format!("quickstart-{}-{policy}", std::process::id());
 
-    let (mut service, client) =
-        Service::start(&binary, &full(&init), &manifests, scratch.path(), &log).await?;
-    let result = tokio::select! {
-        run = play_all(&client, options, policy, &prefix, trajectories) => run,
+    let (mut engine, address) = match &options.engine_url {
+        Some(url) => (None, url.trim_end_matches('/').to_owned()),
+        None => {
+            let path = scratch.path().join("script.jsonl");
+            std::fs::write(&path, script::lines(&prefix, trajectories))?;
+            let step = script::step_ms(options.think_scale);
+            let binary = binaries.join("engine-sim");
+            let (engine, address) =
+                Service::engine_sim(&binary, &path, step, &log("engine-sim")).await?;
+            (Some(engine), address)
+        }
+    };
+    let place = Place {
+        binary: &binaries.join("rollwright"),
+        init: &full(&init),
+        manifests: &manifests,
+        scratch: scratch.path(),
+        log: &log("standalone"),
+        engine: &address,
+        key: &key()?,
+    };
+    let (mut standalone, gateway) = Service::standalone(&place)?;
+    let mut packages: Vec<&str> = trajectories.iter().map(|t| t.group.as_str()).collect();
+    packages.dedup();
+    let edits = options.engine_url.is_some().then(|| options.workload.join("edits"));
+    let task = Task {
+        python: &options.python,
+        agent: &options.workload.join("agent"),
+        client: &options.client,
+        gateway: &gateway,
+        key: place.key,
+        queue: &place.queue(),
+        engine: &address,
+        prefix: &prefix,
+        edits: edits.as_deref(),
+        packages: &packages,
+        log: &log("agent"),
+    };
+    let progress = Progress::new(policy, trajectories.len());
+    let played = tokio::select! {
+        played = agent::play(&task, &progress) => played,
+        error = standalone.ended() => Err(error),
         _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("interrupted")),
     };
-    let stopped = service.stop().await;
-    let run = result?;
+    let stopped = standalone.stop().await;
+    if let Some(engine) = &mut engine {
+        engine.stop().await?;
+    }
+    let Played { cores, granted_cores, trajectories, batches } = played?;
     stopped?;
     let left = left_over(&prefix).await?;
-    if !left.is_empty() {
-        bail!("standalone left {} sandboxes: {}", left.len(), left.join(", "));
-    }
-    Ok(run)
+    ensure!(left.is_empty(), "standalone left {} sandboxes: {}", left.len(), left.join(", "));
+    Ok(Run { policy: policy.to_owned(), cores, granted_cores, trajectories, batches })
 }
 
-async fn play_all(
-    client: &Client,
-    options: &Options,
-    policy: &str,
-    prefix: &str,
-    trajectories: &[Trajectory],
-) -> anyhow::Result<Run> {
-    let cores = client.stats().await?.nodes.iter().map(|node| node.cores).sum();
-    let total = trajectories.len();
-    let begin = Instant::now();
-    let live = Arc::new(Live::default());
-    let scene = Arc::new(Scene {
-        client: client.clone(),
-        live: Arc::clone(&live),
-        begin,
-        think_scale: options.think_scale,
-        prefix: prefix.to_owned(),
-    });
-    let mut background = JoinSet::new();
-    background.spawn(progress::show(Arc::clone(&live), policy.to_owned(), total, cores));
-    let mut playing = JoinSet::new();
-    for trajectory in trajectories {
-        playing.spawn(play(Arc::clone(&scene), trajectory.clone()));
-    }
-    let mut records = playing.join_all().await;
-    let makespan = begin.elapsed();
-    background.shutdown().await;
-    progress::finish(&live, policy, total, cores, makespan);
-    records.sort_by(|a, b| a.id.cmp(&b.id));
-    Ok(Run {
-        policy: policy.to_owned(),
-        held_for_life: policy == "static",
-        cores,
-        makespan_s: makespan.as_secs_f64(),
-        trajectories: records,
-    })
+/// A key for the gateway that nobody can guess.
+fn key() -> anyhow::Result<String> {
+    let mut bytes = [0u8; 16];
+    std::io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut bytes)?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }

@@ -1,14 +1,13 @@
-//! Runs the quickstart workload against `rollwright standalone`, once with CPU given to
+//! Runs the quickstart's rollouts through `rollwright standalone`, once with CPU given to
 //! each action and once with cores held for life, and prints both side by side.
 #![forbid(unsafe_code)]
 
-mod client;
+mod agent;
 mod experiment;
 mod progress;
 mod record;
 mod report;
-mod reward;
-mod rollout;
+mod script;
 mod service;
 mod trace;
 mod workload;

@@ -1,48 +1,65 @@
 //! What a run leaves behind: times in seconds since the run's start.
 
-use serde::Serialize;
-
-use crate::reward::Verdict;
+use serde::{Deserialize, Serialize};
 
 /// One run of the workload under one policy.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Run {
     /// Name of the policy: its directory of manifests.
     pub(crate) policy: String,
-    /// Cores are held by a trajectory from its opening to its closing.
-    pub(crate) held_for_life: bool,
     /// Cores that actions may have on this machine.
     pub(crate) cores: u32,
-    /// First opening to last closing.
-    pub(crate) makespan_s: f64,
-    /// In the order of the workload.
+    /// Cores that nobody else could have, on average: sampled, reward services included.
+    pub(crate) granted_cores: f64,
+    /// In the order of their ids; those that were replaced are there too.
     pub(crate) trajectories: Vec<TrajectoryRecord>,
+    /// As the trainer took them.
+    pub(crate) batches: Vec<BatchRecord>,
 }
 
-/// One trajectory and its grading.
-#[derive(Debug, Clone, Serialize)]
+/// One trajectory and its score.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct TrajectoryRecord {
     pub(crate) id: String,
+    /// Its package.
     pub(crate) group: String,
     pub(crate) begin_s: f64,
     pub(crate) end_s: f64,
+    /// Turns of generation, as the agent saw them.
     pub(crate) thinks: Vec<Span>,
-    pub(crate) sandboxes: Vec<SandboxRecord>,
+    /// `None` when it got none.
+    pub(crate) sandbox: Option<SandboxRecord>,
     pub(crate) actions: Vec<ActionRecord>,
-    pub(crate) verdict: Verdict,
+    /// From its completion to its score.
+    pub(crate) scoring: Option<Span>,
+    /// Turns and tokens that the gateway counted.
+    pub(crate) turns: u32,
+    pub(crate) prompt_tokens: u64,
+    pub(crate) generated_tokens: u64,
+    pub(crate) reward: Option<f64>,
+    /// Why it has no reward.
+    pub(crate) fault: Option<String>,
 }
 
 /// A stretch of time.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Span {
     pub(crate) begin_s: f64,
     pub(crate) end_s: f64,
 }
 
+impl Span {
+    pub(crate) fn seconds(self) -> f64 {
+        self.end_s - self.begin_s
+    }
+}
+
 /// A sandbox from the request to its closing.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct SandboxRecord {
-    pub(crate) template: String,
     pub(crate) requested_s: f64,
     pub(crate) ready_s: f64,
     pub(crate) closed_s: f64,
@@ -51,10 +68,10 @@ pub(crate) struct SandboxRecord {
 }
 
 /// An action that ran to its end.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct ActionRecord {
     pub(crate) name: String,
-    pub(crate) profile: String,
     /// As the caller saw it: submission to the last event.
     pub(crate) submitted_s: f64,
     pub(crate) ended_s: f64,
@@ -71,6 +88,21 @@ pub(crate) struct ActionRecord {
     pub(crate) cores: Vec<u32>,
     /// `None` when a signal ended it.
     pub(crate) exit_code: Option<i32>,
+}
+
+/// A batch as the trainer took it; its token ids, log-probs and loss masks fit together.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct BatchRecord {
+    pub(crate) id: u64,
+    pub(crate) groups: u32,
+    pub(crate) trajectories: u32,
+    pub(crate) tokens: u64,
+    /// Tokens that the loss mask counts: the generated ones.
+    pub(crate) trained_tokens: u64,
+    /// Versions of the weights that generated them.
+    pub(crate) versions: Vec<u64>,
+    pub(crate) mean_reward: f64,
 }
 
 impl ActionRecord {
@@ -91,28 +123,25 @@ impl ActionRecord {
 }
 
 impl Run {
+    /// First beginning to last end.
+    pub(crate) fn makespan_s(&self) -> f64 {
+        let begin = self.trajectories.iter().map(|t| t.begin_s).reduce(f64::min);
+        let end = self.trajectories.iter().map(|t| t.end_s).reduce(f64::max);
+        end.unwrap_or(0.0) - begin.unwrap_or(0.0)
+    }
+
     /// All actions of all trajectories.
     pub(crate) fn actions(&self) -> impl Iterator<Item = &ActionRecord> {
         self.trajectories.iter().flat_map(|trajectory| &trajectory.actions)
     }
 
-    /// All sandboxes of all trajectories.
+    /// All sandboxes of the trajectories; those of the reward services are the gateway's.
     pub(crate) fn sandboxes(&self) -> impl Iterator<Item = &SandboxRecord> {
-        self.trajectories.iter().flat_map(|trajectory| &trajectory.sandboxes)
+        self.trajectories.iter().filter_map(|trajectory| trajectory.sandbox.as_ref())
     }
 
-    /// Cores that did work, on average.
-    pub(crate) fn cores_used(&self) -> f64 {
-        self.actions().map(|action| action.cpu_s).sum::<f64>() / self.makespan_s
-    }
-
-    /// Cores that nobody else could have, on average.
-    pub(crate) fn cores_held(&self) -> f64 {
-        let held: f64 = if self.held_for_life {
-            self.sandboxes().map(|sandbox| sandbox.closed_s - sandbox.ready_s).sum()
-        } else {
-            self.actions().map(|action| action.units * action.exec_s).sum()
-        };
-        held / self.makespan_s
+    /// Trajectories with a reward.
+    pub(crate) fn scored(&self) -> usize {
+        self.trajectories.iter().filter(|trajectory| trajectory.reward.is_some()).count()
     }
 }

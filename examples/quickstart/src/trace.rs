@@ -34,14 +34,17 @@ pub(crate) fn events(runs: &[Run]) -> Value {
 
 fn push_trajectory(events: &mut Vec<Value>, pid: usize, tid: usize, of: &TrajectoryRecord) {
     for think in &of.thinks {
-        events.push(slice("think", "think", pid, tid, think.begin_s, think.end_s));
+        events.push(slice("generate", "generate", pid, tid, think.begin_s, think.end_s));
     }
-    for sandbox in &of.sandboxes {
+    if let Some(sandbox) = &of.sandbox {
         let waited = sandbox.requested_s + sandbox.queue_s;
         if sandbox.queue_s > 0.0 {
             events.push(slice("wait for sandbox", "queue", pid, tid, sandbox.requested_s, waited));
         }
         events.push(slice("reset", "reset", pid, tid, waited, sandbox.ready_s));
+    }
+    if let Some(scoring) = of.scoring {
+        events.push(slice("score", "score", pid, tid, scoring.begin_s, scoring.end_s));
     }
     for action in &of.actions {
         let started = action.submitted_s + action.queue_s;
@@ -114,7 +117,7 @@ mod tests {
 
     #[test]
     fn slices_of_one_track_do_not_overlap() {
-        let trace = events(&[run("action-level", false), run("static", true)]);
+        let trace = events(&[run("action-level"), run("static")]);
         let mut slices: Vec<(u64, u64, f64, f64)> = trace["traceEvents"]
             .as_array()
             .unwrap()

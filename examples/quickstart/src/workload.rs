@@ -1,4 +1,4 @@
-//! The recorded trajectories: what each does, and how long it thinks before each step.
+//! The recorded trajectories: what the policy does, and how long it thinks before each step.
 
 use std::path::Path;
 
@@ -15,12 +15,6 @@ pub(crate) struct Trajectory {
     pub(crate) rollout: u32,
     /// File name of its edit below `edits/`, and after loading the patch itself.
     pub(crate) edit: String,
-    /// Command that runs the package's own test suite.
-    pub(crate) suite: String,
-    /// Tests that pass when the package is unchanged.
-    pub(crate) suite_tests: u32,
-    /// Command that unpacks the package into `repo`.
-    pub(crate) unpack: String,
     /// Its actions, in order.
     pub(crate) steps: Vec<Step>,
 }
@@ -31,20 +25,10 @@ pub(crate) struct Trajectory {
 pub(crate) struct Step {
     /// What it is for; `edit` gets the patch on its standard input.
     pub(crate) name: String,
-    /// Action profile.
-    pub(crate) profile: String,
     /// Think time before it in seconds, unscaled: stands in for generation.
     pub(crate) think_s: f64,
     /// Command line.
     pub(crate) shell: String,
-}
-
-impl Trajectory {
-    /// The files that the patch changes, relative to the package.
-    pub(crate) fn edited_files(&self) -> Vec<String> {
-        let name = |line: &str| line.strip_prefix("+++ b/").map(|path| path.trim().to_owned());
-        self.edit.lines().filter_map(name).collect()
-    }
 }
 
 /// Reads `trajectories.jsonl` and `edits/` of a directory, and keeps the first `groups`
@@ -68,7 +52,7 @@ pub(crate) fn load(dir: &Path, groups: usize) -> anyhow::Result<Vec<Trajectory>>
         trajectory.edit = std::fs::read_to_string(&edit)
             .with_context(|| format!("{} cannot be read", edit.display()))?;
         ensure!(
-            !trajectory.edited_files().is_empty(),
+            trajectory.edit.contains("\n+++ b/"),
             "{} names no changed file; it should be a unified diff",
             edit.display()
         );
@@ -90,34 +74,42 @@ mod tests {
         for trajectory in &all {
             assert!(trajectory.steps.iter().any(|step| step.name == "edit"));
             assert!(trajectory.steps.iter().all(|step| step.think_s > 0.0 && step.think_s <= 60.0));
-            assert!(trajectory.suite.contains("-n $ROLLWRIGHT_CPUS"));
+            let tests = trajectory.steps.iter().filter(|step| step.name.starts_with("test"));
+            assert!(tests.clone().count() > 0);
+            assert!(tests.clone().all(|step| step.shell.contains("pytest -q -o addopts=")));
         }
         assert_eq!(load(dir, 2).unwrap().len(), 8);
     }
 
     #[test]
-    fn the_manifests_are_valid_and_name_what_the_workload_uses() {
+    fn the_manifests_are_valid_and_score_every_group() {
+        use rollwright_crds::Manifest;
         let dir = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let profiles: Vec<String> = load(dir, usize::MAX)
-            .unwrap()
-            .iter()
-            .flat_map(|trajectory| trajectory.steps.iter().map(|step| step.profile.clone()))
-            .collect();
         for policy in ["action-level", "static"] {
             let manifests =
                 rollwright_crds::parse::directory(&dir.join("manifests").join(policy)).unwrap();
-            let queue = manifests
+            let jobs: Vec<_> = manifests
                 .iter()
-                .find_map(|manifest| match manifest {
-                    rollwright_crds::Manifest::ActionQueue(queue) => Some(queue),
-                    _ => None,
-                })
-                .unwrap();
-            let named: Vec<&str> =
-                queue.spec.profiles.iter().map(|profile| profile.name.as_ref()).collect();
-            assert!(profiles.iter().all(|profile| named.contains(&profile.as_str())));
-            for template in ["python", "pristine"] {
-                assert!(queue.spec.templates.iter().any(|t| t.name.as_ref() == template));
+                .filter_map(|m| if let Manifest::RolloutJob(job) = m { Some(job) } else { None })
+                .collect();
+            let services: Vec<_> = manifests
+                .iter()
+                .filter_map(|m| if let Manifest::RewardService(r) = m { Some(r) } else { None })
+                .collect();
+            for trajectory in load(dir, usize::MAX).unwrap() {
+                let wanted = trajectory.group.as_str();
+                let named = jobs[0]
+                    .spec
+                    .reward_services
+                    .iter()
+                    .find(|service| service.tasks.iter().any(|task| task.to_string() == wanted))
+                    .unwrap();
+                let service = services
+                    .iter()
+                    .find(|service| service.metadata.name.as_deref() == Some(named.name.as_str()))
+                    .unwrap();
+                let command = &service.spec.sandbox.as_ref().unwrap().command;
+                assert_eq!(command.shell.as_deref(), Some(&*format!("grade {wanted}")));
             }
         }
     }
