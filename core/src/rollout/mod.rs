@@ -15,7 +15,7 @@ mod tests;
 mod turn;
 mod update;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 pub use command::Command;
 pub use config::Config;
@@ -24,7 +24,7 @@ pub use event::{Ask, Event, Recovered};
 use self::turn::Turn;
 use crate::buffer::{self, Buffer};
 use crate::fault::{Fault, FaultKind};
-use crate::ids::{GroupId, TrajectoryId};
+use crate::ids::{GroupId, TrajectoryId, WorkerId};
 use crate::reward::{self, Rewards};
 use crate::router::{self, Router};
 use crate::time::Time;
@@ -51,6 +51,9 @@ pub struct Rollout {
     logs: HashMap<TrajectoryId, Box<TokenLog>>,
     /// Evaluations that hold a version.
     pins: BTreeMap<GroupId, Version>,
+    /// Held workers that have become idle. The weights hear of it when the commands that
+    /// they have given are all carried out: their state is ahead of the router's until then.
+    idle: VecDeque<WorkerId>,
     out: Vec<Command>,
 }
 
@@ -67,6 +70,7 @@ impl Rollout {
             turns: HashMap::new(),
             logs: HashMap::new(),
             pins: BTreeMap::new(),
+            idle: VecDeque::new(),
             out: Vec::new(),
             config,
         }
@@ -74,9 +78,9 @@ impl Rollout {
 
     /// Handles one event. A refused one changes nothing.
     pub fn on_event(&mut self, event: Event, now: Time) -> Result<Vec<Command>, Fault> {
-        let handled = self.handle(event, now);
-        let out = std::mem::take(&mut self.out);
-        handled.map(|()| out)
+        let handled = self.handle(event, now).and_then(|()| self.tell_idle(now));
+        // What a refused event has set off all the same comes with the next one.
+        handled.map(|()| std::mem::take(&mut self.out))
     }
 
     fn handle(&mut self, event: Event, now: Time) -> Result<(), Fault> {

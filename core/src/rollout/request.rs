@@ -175,7 +175,7 @@ impl Rollout {
                     }
                     self.out.push(Command::TakeBack { request, worker, restart });
                 }
-                router::Command::Idle { worker } => self.worker_idle(worker, now)?,
+                router::Command::Idle { worker } => self.idle.push_back(worker),
                 router::Command::Fallback { task, wanted, got } => {
                     self.out.push(Command::Fallback { task, wanted, got });
                 }

@@ -36,8 +36,12 @@ impl Rollout {
         self.update(weights::Event::Restarted { worker, version }, now)
     }
 
-    pub(super) fn worker_idle(&mut self, worker: WorkerId, now: Time) -> Result<(), Fault> {
-        self.update(weights::Event::Idle(worker), now)
+    /// Tells the weights which held workers have nothing in flight any more.
+    pub(super) fn tell_idle(&mut self, now: Time) -> Result<(), Fault> {
+        while let Some(worker) = self.idle.pop_front() {
+            self.update(weights::Event::Idle(worker), now)?;
+        }
+        Ok(())
     }
 
     pub(super) fn pin(

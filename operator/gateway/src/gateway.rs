@@ -203,6 +203,7 @@ impl Gateway {
         }
         stop.cancelled().await;
         hub.close();
+        driver.stop();
         server.shutdown().await;
         driver.finish().await;
         if let Some(actions) = actions {

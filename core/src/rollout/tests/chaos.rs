@@ -199,7 +199,10 @@ fn updating(world: &mut World, happens: &Happens) {
         Happens::Answer { of, fails } if !world.calls.is_empty() => {
             world.answer(of % world.calls.len(), fails);
         }
-        Happens::Restart(of) => world.restart(&worker(of % WORKERS)),
+        Happens::Restart(of) => {
+            let holds = Version((of / WORKERS) as u64 % (world.version + 1));
+            world.restart(&worker(of % WORKERS), holds);
+        }
         Happens::Leave(of) => world.leave(&worker(of % WORKERS)),
         Happens::Join(of) => world.join(of % WORKERS),
         _ => {}

@@ -1,4 +1,5 @@
 //! The composition against a model of engines, drivers, disk and trainer.
 
 mod chaos;
+mod updates;
 mod world;

@@ -381,14 +381,15 @@ impl World {
         self.lost.extend(lost);
     }
 
-    /// The process of a worker dies and comes back with what it was launched with.
-    pub(super) fn restart(&mut self, worker: &WorkerId) {
+    /// The process of a worker dies and comes back with what it was launched with, or only
+    /// looks so because the trainer has written into it.
+    pub(super) fn restart(&mut self, worker: &WorkerId, holds: Version) {
         let Some(engine) = self.engines.get_mut(worker) else { return };
-        (engine.holds, engine.paused) = (Version(0), false);
+        (engine.holds, engine.paused) = (holds, false);
         self.lose_calls(worker);
         let Some(engine) = self.engines.get_mut(worker) else { return };
         let running: Vec<RequestId> = engine.running.keys().copied().collect();
-        let told = Event::WorkerRestarted { worker: worker.clone(), version: Some(Version(0)) };
+        let told = Event::WorkerRestarted { worker: worker.clone(), version: Some(holds) };
         self.tell(told).unwrap();
         for request in running {
             let outcome = Outcome::Failed { fault: broken(), resumable: true, prefill: false };
@@ -476,7 +477,7 @@ impl World {
                 .map(|worker| worker.id.clone())
                 .collect();
             for worker in &out {
-                self.restart(worker);
+                self.restart(worker, Version(0));
             }
             let idle = self.engines.values().all(|engine| engine.running.is_empty())
                 && self.calls.is_empty()

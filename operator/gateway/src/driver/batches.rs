@@ -39,7 +39,11 @@ impl Driver {
         self.state().waiting.takers.insert(taker, batch_tx);
         let mut waiter = Waiter { driver: Arc::clone(self), taker, gone: false };
         self.event(Event::Take { taker, groups })?;
-        let Ok(answer) = timeout(wait, batch).await else { return Ok(None) };
+        let answer = tokio::select! {
+            answer = timeout(wait, batch) => answer,
+            () = self.stopping.cancelled() => return Ok(None),
+        };
+        let Ok(answer) = answer else { return Ok(None) };
         waiter.gone = true;
         // The sender is only dropped with the whole gateway.
         let Ok(batch) = answer else { return Ok(None) };

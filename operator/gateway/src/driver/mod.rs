@@ -23,6 +23,7 @@ use rollwright_core::reward::CallId;
 use rollwright_core::rollout::{Command, Event, Rollout};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
+use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::recover::recovered;
 pub(crate) use self::rollouts::Api;
@@ -64,6 +65,8 @@ pub(crate) struct Driver {
     /// Counts changes of groups: whoever waits for one looks again.
     changed_tx: watch::Sender<u64>,
     next_taker: AtomicU64,
+    /// Whoever waits is answered at once: the gateway stops.
+    stopping: CancellationToken,
 }
 
 /// What a driver is made with.
@@ -128,12 +131,18 @@ impl Driver {
             state: Mutex::default(),
             changed_tx: watch::Sender::new(0),
             next_taker: AtomicU64::new(1),
+            stopping: CancellationToken::new(),
         })
     }
 
     /// What it counts.
     pub(crate) fn metrics(&self) -> &Arc<Metrics> {
         &self.metrics
+    }
+
+    /// From now on nobody waits for what has not happened yet.
+    pub(crate) fn stop(&self) {
+        self.stopping.cancel();
     }
 
     /// Ends reward calls, and waits until what was decided is done.

@@ -57,9 +57,12 @@ impl Api {
         loop {
             match attempt().await {
                 Attempt::Done(done) => return done,
-                Attempt::NotYet(now) => match timeout_at(deadline, changes.changed()).await {
-                    Ok(Ok(())) => {}
-                    Ok(Err(_)) | Err(_) => return now,
+                Attempt::NotYet(now) => tokio::select! {
+                    changed = timeout_at(deadline, changes.changed()) => match changed {
+                        Ok(Ok(())) => {}
+                        Ok(Err(_)) | Err(_) => return now,
+                    },
+                    () = self.0.stopping.cancelled() => return now,
                 },
             }
         }

@@ -27,7 +27,11 @@ impl Driver {
                     driver.tell(Event::Weights(answered));
                 });
             }
-            Command::Begun { version, workers: _ } => {
+            Command::Begun { version, workers } => {
+                // A trainer that moves the weights itself may write them from now on.
+                for worker in workers.iter().filter_map(|worker| self.workers.get(worker)) {
+                    worker.watch.updating(version);
+                }
                 self.state().waiting.begun(version, &Ok(()));
             }
             Command::Committed(committed) => {

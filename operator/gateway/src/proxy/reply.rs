@@ -1,7 +1,7 @@
 //! What the gateway itself answers: faults in the shape of OpenAI's errors, and small JSON.
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, Response, StatusCode};
 use rollwright_core::fault::{Fault, FaultKind};
 use serde::Serialize;
@@ -63,6 +63,9 @@ pub fn error_json(fault: &Fault) -> Vec<u8> {
 /// The whole answer to a request that ended in a fault.
 pub(crate) fn refusal(fault: &Fault) -> Response<Body> {
     let mut response = json(status(fault), error_json(fault));
+    if response.status() == StatusCode::UNAUTHORIZED {
+        response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    }
     if let Some(wait) = fault.retry_after {
         let seconds = wait.as_secs_f64().ceil().max(1.0) as u64;
         response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
