@@ -12,6 +12,7 @@ from rollwright.faults import from_answer
 
 import task
 
+ROOM = 2.0  # seconds that the gateway is waited for when it has no room
 REPLACED = 5.0  # seconds after which a group that is still open is asked what to start anew
 TOO_MANY = 429
 
@@ -61,6 +62,7 @@ class Rollouts:
     def __init__(self, gateway: AsyncRolloutClient, policy: Policy, checkers: task.Checkers, seed):
         self._gateway, self._policy, self._checkers = gateway, policy, checkers
         self._rng = np.random.default_rng(seed)
+        self._stopping = False
         self.faults = 0  # of the infrastructure: those trajectories were replaced
         self.aborted = 0  # by the gateway: stale, or not needed
 
@@ -69,10 +71,16 @@ class Rollouts:
             for _ in range(groups):
                 tasks.create_task(self._groups())
 
+    def stop(self):
+        """No more groups; `run` returns when those that are open have ended."""
+        self._stopping = True
+
     async def _groups(self):
-        while True:
+        while not self._stopping:
             asked = task.question(self._rng)
             group = await self._open(asked)
+            if group is None:
+                return
             begun = set()
             while group.state == "open":
                 start = [member.id for member in group.trajectories if member.id not in begun]
@@ -81,17 +89,17 @@ class Rollouts:
                 group = await self._gateway.group(group.id, wait=REPLACED)
 
     async def _open(self, asked):
-        name = new_id()
-        while True:
+        """A group, when there is room; `None` when it has been stopped before."""
+        name, payload = new_id(), {"question": asked}
+        while not self._stopping:
             try:
-                payload = {"question": asked}
                 return await self._gateway.open_group(
-                    group_id=name, task=task.NAME, payload=payload
+                    group_id=name, task=task.NAME, payload=payload, wait=ROOM
                 )
             except Fault as fault:
                 if fault.status != TOO_MANY:
                     raise
-                await asyncio.sleep(fault.retry_after or 1.0)
+        return None
 
     async def _trajectory(self, name, asked):
         try:

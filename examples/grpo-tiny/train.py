@@ -137,6 +137,8 @@ async def train(args):
                     generating.result()
                 logs.append({"step": step, **stepping.result()})
                 show(step, args.steps, logs[-1])
+            rollouts.stop()
+            await generating
         finally:
             generating.cancel()
             with suppress(asyncio.CancelledError):
