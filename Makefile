@@ -25,6 +25,10 @@ quickstart: build image ## Run a real workload, CPU per action beside cores for 
 	@mkdir -p target/quickstart
 	@$(AS_ROOT) $(BIN)/rollwright-quickstart $(QUICKSTART_ARGS)
 
+.PHONY: train-tiny
+train-tiny: build engine ## Train a tiny policy through the real gateway until it learns; writes a plot
+	@examples/grpo-tiny/run.sh $(TRAIN_ARGS)
+
 .PHONY: build
 build: deps-build ## Build the binaries and the static helper of sandboxes (target/quick)
 	cargo build --locked --profile $(PROFILE) --workspace --bins
@@ -48,6 +52,8 @@ clean-sandboxes: ## Remove sandboxes that a killed run left behind
 test: deps-test init test-images ## Run all tests, end to end on a real Docker engine included (installs what is missing)
 	cargo build --locked --workspace --bins
 	cargo test --locked --workspace
+	ROLLWRIGHT_REQUIRE_QUEUE=1 clients/python/scripts/test.sh -q
+	ROLLWRIGHT_BIN=$(CURDIR)/target/debug/rollwright examples/grpo-tiny/run.sh --steps 25 --out $(CURDIR)/target/grpo-tiny-test
 	e2e/cgroup-v2/run.sh
 
 .PHONY: bench
