@@ -19,6 +19,8 @@ use crate::proxy::Limits;
 const DEFAULT_CONTEXT: u32 = 131_072;
 /// A trajectory whose driver shows no sign of life for so long is given up.
 const IDLE_LIMIT: Duration = Duration::from_mins(30);
+/// A worker that fails is tried again after so long at most: its requests wait for that.
+const LONGEST_OPEN: Duration = Duration::from_secs(10);
 /// How long ended groups are known, and how many.
 const ENDED: (Duration, usize) = (Duration::from_hours(1), 10_000);
 /// Time that a reward may take in all, tries and back-off included.
@@ -86,6 +88,7 @@ impl GatewayConfig {
         let rollout = rollout::Config {
             router: router::Config {
                 affinity: affinity(spec, pools).map_err(named)?,
+                breaker: router::Breaker { max: LONGEST_OPEN, ..router::Breaker::default() },
                 ..router::Config::default()
             },
             trajectory: trajectories(&spec.rollout, staleness),

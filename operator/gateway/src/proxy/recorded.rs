@@ -16,13 +16,15 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use rollwright_core::fault::Fault;
 use rollwright_core::rollout::Ask;
 use rollwright_core::tokens::Finish;
+use rollwright_crds::engine::EngineType;
 
 use super::Shard;
 use super::body::Body;
 use super::reply::json;
 use crate::dispatch::Slot;
+use crate::engine::dialect::Api;
 use crate::engine::turn::{Made, Piece, Rejoin, TurnAsk};
-use crate::fault::infrastructure;
+use crate::fault::{infrastructure, user};
 
 /// How often one turn may be taken back or fail before its client is told.
 const ATTEMPTS: u32 = 32;
@@ -82,6 +84,10 @@ pub(crate) async fn recorded(
     headers.remove(ACCEPT_ENCODING);
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     let slot = shard.parts().dispatch.place(core_ask).await?;
+    if slot.placement().endpoint.kind == EngineType::SGLang && ask.api() != Api::Generate {
+        let message = "SGLang does not say which tokens its OpenAI interface reads and makes: send recorded turns to /generate as `input_ids`, or open the group with `\"tokens\": \"none\"`";
+        return Err(user("TokensRequired", message));
+    }
     let mut made = Made::default();
     if let Some(prompt) = &ask.prompt {
         if let Err(fault) = slot.prompted(prompt.clone()) {
