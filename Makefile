@@ -21,9 +21,10 @@ endif
 
 ##@ Use it
 .PHONY: quickstart
-quickstart: build image ## Run a real workload, CPU per action beside cores for life (installs what is missing)
+quickstart: build image ## Run real rollouts, CPU per action beside cores for life (ENGINE_URL=... for a real model)
 	@mkdir -p target/quickstart
-	@$(AS_ROOT) $(BIN)/rollwright-quickstart $(QUICKSTART_ARGS)
+	@set -e; python=$$(examples/quickstart/agent/venv.sh); $(AS_ROOT) $(BIN)/rollwright-quickstart \
+	  --python "$$python" $(if $(ENGINE_URL),--engine-url "$(ENGINE_URL)") $(QUICKSTART_ARGS)
 
 .PHONY: train-tiny
 train-tiny: build engine ## Train a tiny policy through the real gateway until it learns; writes a plot
@@ -53,7 +54,7 @@ test: deps-test init test-images ## Run all tests, end to end on a real Docker e
 	cargo build --locked --workspace --bins
 	cargo test --locked --workspace
 	ROLLWRIGHT_REQUIRE_QUEUE=1 clients/python/scripts/test.sh -q
-	ROLLWRIGHT_BIN=$(CURDIR)/target/debug/rollwright examples/grpo-tiny/run.sh --steps 25 --out $(CURDIR)/target/grpo-tiny-test
+	ROLLWRIGHT_BIN=$(CURDIR)/target/debug/rollwright examples/grpo-tiny/run.sh --steps 35 --out $(CURDIR)/target/grpo-tiny-test
 	e2e/cgroup-v2/run.sh
 
 .PHONY: bench

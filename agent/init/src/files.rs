@@ -216,8 +216,9 @@ fn pack_directory(
         let kind = entry.file_type().map_err(|error| failure("read", &path, &error))?;
         if kind.is_dir() {
             pack_directory(builder, &path, &name)?;
-        } else if !kind.is_socket() {
-            // An archive cannot hold a socket, which is nothing without its process.
+        } else if kind.is_file() || kind.is_symlink() {
+            // Sockets, pipes and devices are nothing without their process, and must not
+            // keep what lies beside them from being read.
             pack_one(builder, &path, &name)?;
         }
     }
@@ -266,4 +267,28 @@ fn failure(what: &str, path: &Path, error: &io::Error) -> FileFailure {
     let cause = std::error::Error::source(error).map(|cause| format!(": {cause}"));
     let message = format!("cannot {what} {}: {error}{}", path.display(), cause.unwrap_or_default());
     FileFailure { kind, message }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pipe_or_socket_does_not_keep_the_files_beside_it_from_travelling() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("answer"), "42").unwrap();
+        let pipe = dir.path().join("pipe");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RUSR).unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(dir.path().join("socket")).unwrap();
+        let archive = tempfile::tempfile().unwrap();
+        pack(dir.path(), archive.try_clone().unwrap()).unwrap();
+        io::Seek::rewind(&mut &archive).unwrap();
+        let mut archive = tar::Archive::new(archive);
+        let names: Vec<PathBuf> = archive
+            .entries()
+            .unwrap()
+            .map(|entry| entry.unwrap().path().unwrap().into_owned())
+            .collect();
+        assert_eq!(names, [Path::new("."), Path::new("answer")]);
+    }
 }
