@@ -137,9 +137,21 @@ class Agent:
                 # What is scored is copied out of the sandbox: it must stay until then.
                 while (await rollout.look()).state in ("running", "scoring"):
                     await asyncio.sleep(0.25)
+            await self._scored(rollout.trajectory_id, record)
         finally:
             await sandbox.close()
             record["sandbox"]["closed_s"] = self._out.now()
+
+    async def _scored(self, trajectory, record):
+        """Takes up the action that scored it: an ended id that is sent again gives its result."""
+        reward = f"{trajectory}.reward"
+        try:
+            result = await self._queue.execute(reward, "true", action_id=reward)
+        except Fault:
+            return  # it took a second attempt, under another id
+        took = result.queued + result.ran + result.overhead
+        span = {**record["scoring"], "begin_s": record["scoring"]["end_s"] - took}
+        record["actions"].append(records.action("reward", span, result, 0.0))
 
     async def _converse(self, rollout, sandbox, package, record):
         """The policy and the sandbox by turns."""

@@ -96,7 +96,7 @@ pub(crate) async fn play(task: &Task<'_>, progress: &Progress) -> anyhow::Result
             .with_context(|| format!("the agent wrote a line of another form: {line}"))?;
         match line {
             Line::Begin { cores } => played.cores = cores,
-            Line::Live(live) => progress.show(&live, played.cores),
+            Line::Live(now) => progress.show(&now, played.cores),
             Line::Trajectory(record) => played.trajectories.push(record),
             Line::Batch(record) => played.batches.push(record),
             Line::End { at_s, granted_cores } => {

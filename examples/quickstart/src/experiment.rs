@@ -1,5 +1,6 @@
 //! The whole experiment: the workload under each policy, then tables and timeline.
 
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
@@ -19,8 +20,8 @@ pub(crate) struct Options {
     /// Python with the packages of WORKLOAD/agent/requirements.txt: what agent/venv.sh prints.
     #[arg(long)]
     python: PathBuf,
-    /// A vLLM server to generate with, such as http://127.0.0.1:8000; default: engine-sim,
-    /// which replays recorded trajectories.
+    /// A vLLM server to generate with; default: engine-sim, which replays recorded
+    /// trajectories.
     #[arg(long, value_name = "URL")]
     engine_url: Option<String>,
     /// Directory with trajectories.jsonl, edits/, manifests/ and agent/.
@@ -110,18 +111,17 @@ async fn run_policy(
     let log = |name: &str| options.out.join(format!("{name}-{policy}.log"));
     let prefix = format!("quickstart-{}-{policy}", std::process::id());
 
-    let (mut engine, address) = match &options.engine_url {
-        Some(url) => (None, url.trim_end_matches('/').to_owned()),
-        None => {
-            let path = scratch.path().join("script.jsonl");
-            std::fs::write(&path, script::lines(&prefix, trajectories))?;
-            let step = script::step_ms(options.think_scale);
-            let binary = binaries.join("engine-sim");
-            let (engine, address) =
-                Service::engine_sim(&binary, &path, step, &log("engine-sim")).await?;
-            (Some(engine), address)
-        }
-    };
+    let (mut engine, mut address) = (None, String::new());
+    if let Some(url) = &options.engine_url {
+        url.trim_end_matches('/').clone_into(&mut address);
+    } else {
+        let path = scratch.path().join("script.jsonl");
+        std::fs::write(&path, script::lines(&prefix, trajectories))?;
+        let step_ms = script::step_ms(options.think_scale);
+        let binary = binaries.join("engine-sim");
+        let started = Service::engine_sim(&binary, &path, step_ms, &log("engine-sim")).await?;
+        (engine, address) = (Some(started.0), started.1);
+    }
     let place = Place {
         binary: &binaries.join("rollwright"),
         init: &full(&init),
@@ -167,7 +167,7 @@ async fn run_policy(
 
 /// A key for the gateway that nobody can guess.
 fn key() -> anyhow::Result<String> {
-    let mut bytes = [0u8; 16];
-    std::io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut bytes)?;
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+    let mut bytes = [0; 16];
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(format!("{:032x}", u128::from_le_bytes(bytes)))
 }

@@ -30,6 +30,7 @@ pub(crate) struct TrajectoryRecord {
     pub(crate) thinks: Vec<Span>,
     /// `None` when it got none.
     pub(crate) sandbox: Option<SandboxRecord>,
+    /// Its own, and at last the one that scored it.
     pub(crate) actions: Vec<ActionRecord>,
     /// From its completion to its score.
     pub(crate) scoring: Option<Span>,
@@ -59,6 +60,7 @@ impl Span {
 /// A sandbox from the request to its closing.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[expect(clippy::struct_field_names, reason = "the unit is in the name")]
 pub(crate) struct SandboxRecord {
     pub(crate) requested_s: f64,
     pub(crate) ready_s: f64,
@@ -133,6 +135,11 @@ impl Run {
     /// All actions of all trajectories.
     pub(crate) fn actions(&self) -> impl Iterator<Item = &ActionRecord> {
         self.trajectories.iter().flat_map(|trajectory| &trajectory.actions)
+    }
+
+    /// Cores that did work, on average.
+    pub(crate) fn cores_used(&self) -> f64 {
+        self.actions().map(|action| action.cpu_s).sum::<f64>() / self.makespan_s()
     }
 
     /// All sandboxes of the trajectories; those of the reward services are the gateway's.

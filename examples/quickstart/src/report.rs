@@ -105,7 +105,7 @@ pub(crate) fn tables(runs: &[Run]) -> String {
 
 type Row<T> = (&'static str, fn(&Run) -> T);
 
-fn times() -> [Row<f64>; 14] {
+fn times() -> [Row<f64>; 15] {
     fn actions(run: &Run, part: fn(&ActionRecord) -> f64) -> Sample {
         Sample::new(run.actions().map(part))
     }
@@ -138,6 +138,7 @@ fn times() -> [Row<f64>; 14] {
         ("  queueing, mean s", |run| actions(run, ActionRecord::queueing_s).mean()),
         ("  execution, mean s", |run| actions(run, |action| action.exec_s).mean()),
         ("  our overhead, mean ms", |run| actions(run, ActionRecord::overhead_s).mean() * 1e3),
+        ("cores used, mean", Run::cores_used),
         ("cores granted, mean", |run| run.granted_cores),
     ]
 }

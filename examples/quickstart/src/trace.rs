@@ -44,7 +44,10 @@ fn push_trajectory(events: &mut Vec<Value>, pid: usize, tid: usize, of: &Traject
         events.push(slice("reset", "reset", pid, tid, waited, sandbox.ready_s));
     }
     if let Some(scoring) = of.scoring {
-        events.push(slice("score", "score", pid, tid, scoring.begin_s, scoring.end_s));
+        // Until its action: the new sandbox, and the copy of what is scored.
+        let actions = of.actions.iter().map(|action| action.submitted_s);
+        let until = actions.filter(|at| *at >= scoring.begin_s).fold(scoring.end_s, f64::min);
+        events.push(slice("prepare score", "score", pid, tid, scoring.begin_s, until));
     }
     for action in &of.actions {
         let started = action.submitted_s + action.queue_s;

@@ -48,6 +48,14 @@ pub(crate) fn load(dir: &Path, groups: usize) -> anyhow::Result<Vec<Trajectory>>
             }
             names.push(trajectory.group.clone());
         }
+        let before = all.iter().filter(|t: &&Trajectory| t.group == trajectory.group).count();
+        ensure!(
+            trajectory.rollout as usize == before,
+            "{}: rollout {} of {} should be number {before}: rollouts lie in order",
+            place(),
+            trajectory.rollout,
+            trajectory.group
+        );
         let edit = dir.join("edits").join(&trajectory.edit);
         trajectory.edit = std::fs::read_to_string(&edit)
             .with_context(|| format!("{} cannot be read", edit.display()))?;
@@ -102,7 +110,7 @@ mod tests {
                     .spec
                     .reward_services
                     .iter()
-                    .find(|service| service.tasks.iter().any(|task| task.to_string() == wanted))
+                    .find(|service| service.tasks.contains(&trajectory.group))
                     .unwrap();
                 let service = services
                     .iter()
