@@ -121,12 +121,15 @@ impl GatewayConfig {
     }
 }
 
-/// What comes with trajectory-centric scheduling.
+/// What this version does not have yet.
 fn unavailable(name: &str, spec: &job::RolloutJobSpec) -> Result<(), ManifestError> {
     let rollout = &spec.rollout;
     let refuse = |field, value, instead| {
         Err(ManifestError::Unavailable { job: name.to_owned(), field, value, instead })
     };
+    if spec.disaggregation.is_some() {
+        return refuse("disaggregation", "prefillPool", "workers that do both");
+    }
     if rollout.scheduling.policy == job::SchedulingPolicy::LongestFirst {
         return refuse("rollout.scheduling.policy", "LongestFirst", "Fcfs");
     }

@@ -106,7 +106,7 @@ pub(crate) struct GatewayArgs {
     /// Name of the RolloutJob, where the directory holds several
     #[arg(long, value_name = "NAME")]
     pub(crate) job: Option<String>,
-    /// An engine: URL[,class=NAME][,slots=N][,role=mixed|prefill|decode][,name=NAME];
+    /// An engine: URL[,class=NAME][,slots=N][,name=NAME];
     /// once for each
     #[arg(long = "engine", value_name = "ENGINE")]
     pub(crate) engines: Vec<Engine>,
@@ -159,15 +159,6 @@ pub(crate) struct Engine {
     pub(crate) name: Option<String>,
     pub(crate) class: String,
     pub(crate) slots: u32,
-    pub(crate) role: EngineRole,
-}
-
-/// An engine's part in a generation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum EngineRole {
-    Mixed,
-    Prefill,
-    Decode,
 }
 
 impl std::str::FromStr for Engine {
@@ -179,13 +170,7 @@ impl std::str::FromStr for Engine {
         if !url.starts_with("http://") && !url.starts_with("unix:/") {
             return Err(format!("`{url}` is no engine: begin with http:// or unix:/"));
         }
-        let mut engine = Self {
-            url,
-            name: None,
-            class: "default".to_owned(),
-            slots: 64,
-            role: EngineRole::Mixed,
-        };
+        let mut engine = Self { url, name: None, class: "default".to_owned(), slots: 64 };
         for part in parts {
             match part.split_once('=') {
                 Some(("name", name)) => engine.name = Some(name.to_owned()),
@@ -195,13 +180,8 @@ impl std::str::FromStr for Engine {
                     engine.slots =
                         parsed.ok_or_else(|| format!("slots={slots} must be from 1 to 65536"))?;
                 }
-                Some(("role", "mixed")) => engine.role = EngineRole::Mixed,
-                Some(("role", "prefill")) => engine.role = EngineRole::Prefill,
-                Some(("role", "decode")) => engine.role = EngineRole::Decode,
                 _ => {
-                    return Err(format!(
-                        "`{part}` is not one of class=NAME, slots=N, role=mixed|prefill|decode, name=NAME"
-                    ));
+                    return Err(format!("`{part}` is not one of class=NAME, slots=N, name=NAME"));
                 }
             }
         }

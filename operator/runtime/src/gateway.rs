@@ -10,7 +10,7 @@ use rollwright_gateway::{
 };
 use rollwright_queue::MetricsListen;
 
-use crate::cli::{self, EngineRole, GatewayArgs, QueueWhere, Where};
+use crate::cli::{self, GatewayArgs, QueueWhere, Where};
 use crate::manifests::Job;
 use crate::queue::with_parent;
 use crate::shutdown;
@@ -65,11 +65,7 @@ pub(crate) fn config(
             url: engine.url.clone(),
             spec: WorkerSpec {
                 class: Class::new(&engine.class)?,
-                role: match engine.role {
-                    EngineRole::Mixed => Role::Mixed,
-                    EngineRole::Prefill => Role::Prefill,
-                    EngineRole::Decode => Role::Decode,
-                },
+                role: Role::Mixed,
                 slots: engine.slots,
                 version: None,
             },
