@@ -156,6 +156,7 @@ impl Gateway {
         command
             // The judge of the tests is on the loopback.
             .env("NO_PROXY", "127.0.0.1")
+            .env("NO_COLOR", "1")
             .env("RUST_LOG", std::env::var("RUST_LOG").unwrap_or_else(|_| "info".to_owned()))
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)

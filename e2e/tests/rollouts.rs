@@ -112,9 +112,10 @@ impl Busy {
         gateway.until_empty().await?;
         let engine = &self.engines[0];
         wait::until("the engine is idle", LIMIT, async || Ok(engine.load() == (0, 0))).await?;
-        let last = engine.requests().pop().context("no request")?;
-        ensure!(matches!(last.outcome, Outcome::Closed | Outcome::Abort), "{last:?}");
-        ensure!(last.tokens < 20_000, "{last:?}");
+        let made = engine.requests();
+        let cut: Vec<_> = made.iter().filter(|made| made.outcome != Outcome::Length).collect();
+        ensure!(cut.len() == 1, "{made:?}");
+        ensure!(matches!(cut[0].outcome, Outcome::Closed | Outcome::Abort), "{cut:?}");
         self.client.wait_until_empty().await?;
         for action in self.actions {
             let end = action.await??;
@@ -148,7 +149,9 @@ async fn one_abort_reaches_engine_sandbox_queue_and_reward() -> anyhow::Result<(
     }
     // What is aborted takes no more turns.
     let path = format!("/t/{}/v1/chat/completions", open[0]);
-    gateway.expect(409, &path, &chat("more", 4)).await?;
+    let (status, refused) = gateway.post(&path, &chat("more", 4)).await?;
+    ensure!((400..500).contains(&status), "{status}: {refused}");
+    ensure!(refused["error"]["code"] == "Aborted", "{status}: {refused}");
     busy.ensure_gone(gateway).await
 }
 
@@ -365,6 +368,8 @@ async fn an_evaluation_keeps_its_version_over_a_commit_and_enters_no_batch() -> 
     for trajectory in &evaluated {
         ensure!(whose(trajectory).iter().map(|made| made.tokens).sum::<usize>() >= 630);
         gateway.complete(trajectory, 0.5).await?;
+    }
+    for trajectory in &evaluated {
         let ended = gateway.until_state(trajectory, "settled").await?;
         ensure!(ended["oldest_version"] == 0 && ended["start_version"] == 0, "{ended}");
     }
@@ -439,39 +444,80 @@ async fn a_trainer_that_takes_nothing_is_waited_for_at_the_bound() -> anyhow::Re
     gateway.stop().await
 }
 
+/// Begins an update that nobody commits, and waits until it is given up.
+async fn begin_and_die(gateway: &Gateway, version: u64, transfer: &str) -> anyhow::Result<()> {
+    let begin = json!({"version": version, "transfer": transfer, "deadline_seconds": 0.2});
+    gateway.expect(200, "/rollout/v1/weights/begin", &begin).await?;
+    wait::until("the update is aborted", LIMIT, async || {
+        let (_, weights) = gateway.get("/rollout/v1/weights").await?;
+        Ok(weights.get("begun").is_none())
+    })
+    .await?;
+    let mut commit = json!({"version": version});
+    if transfer == "disk" {
+        commit["path"] = json!(gateway.weights(version)?);
+    }
+    let late = gateway.expect(409, "/rollout/v1/weights/commit", &commit).await?;
+    ensure!(late["error"]["code"] == "UpdateExpired", "{late}");
+    Ok(())
+}
+
+/// A rollout whose tokens are all of `version`.
+async fn ensure_serves(gateway: &Gateway, version: u64) -> anyhow::Result<()> {
+    gateway.until_ready().await.with_context(|| format!("version {version}"))?;
+    let open = gateway.open(&json!({})).await?;
+    turn(gateway, &open[0], &chat("hello", 8)).await?;
+    gateway.complete(&open[0], 1.0).await?;
+    let batch = gateway.take(1).await?;
+    let record = Record::check(&batch["groups"][0]["trajectories"][0])?;
+    ensure!(record.versions() == [version], "{:?}", record.versions());
+    ensure!(batch["version"] == version, "{}", batch["version"]);
+    gateway.acknowledge(&batch).await
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_update_whose_trainer_died_is_aborted_at_its_deadline() -> anyhow::Result<()> {
     let engines = engines(2, &Config { mean_tokens: 0, ..Config::default() }).await?;
     let gateway = Gateway::start(Setup::before(&engines)).await?;
-    for (version, transfer) in [(1, "disk"), (2, "store"), (3, "external")] {
-        let begin = json!({"version": version, "transfer": transfer, "deadline_seconds": 0.2});
-        gateway.expect(200, "/rollout/v1/weights/begin", &begin).await?;
-        wait::until("the update is aborted", LIMIT, async || {
-            let (_, weights) = gateway.get("/rollout/v1/weights").await?;
-            Ok(weights.get("begun").is_none())
-        })
-        .await?;
-        let dir = gateway.weights(version)?;
-        let commit = if transfer == "disk" {
-            json!({"version": version, "path": dir})
-        } else {
-            json!({"version": version})
-        };
-        let late = gateway.expect(409, "/rollout/v1/weights/commit", &commit).await?;
-        ensure!(late["error"]["code"] == "UpdateExpired", "{late}");
-        gateway.until_ready().await.with_context(|| format!("after {transfer}"))?;
-        let open = gateway.open(&json!({})).await?;
-        turn(&gateway, &open[0], &chat("hello", 8)).await?;
-        gateway.complete(&open[0], 1.0).await?;
-        let batch = gateway.take(1).await?;
-        let record = Record::check(&batch["groups"][0]["trajectories"][0])?;
-        ensure!(record.versions() == [0] && batch["version"] == 0, "{:?}", record.versions());
-        gateway.acknowledge(&batch).await?;
+    for (version, transfer) in [(1, "disk"), (2, "store")] {
+        begin_and_die(&gateway, version, transfer).await?;
+        ensure_serves(&gateway, 0).await?;
     }
     ensure!(engines.iter().all(|engine| engine.version() == 0));
-    ensure_rules_kept(&engines)?;
     // Another one is not in its way.
-    gateway.publish(4).await?;
-    ensure!(engines.iter().all(|engine| engine.version() == 4));
+    gateway.publish(3).await?;
+    // What a dead trainer may have half transferred is loaded anew.
+    let loads = |engine: &EngineSim| {
+        engine.calls().iter().filter(|call| call.uri.starts_with("/collective_rpc")).count()
+    };
+    let before: Vec<usize> = engines.iter().map(loads).collect();
+    begin_and_die(&gateway, 4, "external").await?;
+    ensure_serves(&gateway, 3).await?;
+    for (engine, before) in engines.iter().zip(before) {
+        ensure!(engine.version() == 3 && loads(engine) > before, "{:?}", engine.calls());
+    }
+    ensure_rules_kept(&engines)?;
+    gateway.stop().await
+}
+
+/// Weights that no path or store can give again: only a new process is known to hold those
+/// that it began with.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transfer_that_died_before_any_commit_needs_engines_started_anew() -> anyhow::Result<()> {
+    let engines = engines(2, &Config { mean_tokens: 0, ..Config::default() }).await?;
+    let gateway = Gateway::start(Setup::before(&engines)).await?;
+    begin_and_die(&gateway, 1, "external").await?;
+    let call = tokio::spawn(gateway.request("/v1/chat/completions", &chat("hello", 4)).send());
+    wait::until("it waits", LIMIT, async || Ok(gateway.status().await?["pending"] == 1)).await?;
+    ensure!(engines.iter().all(|engine| engine.requests().is_empty()));
+    for engine in &engines {
+        engine.restart(0);
+    }
+    ensure!(call.await??.status() == 200);
+    ensure_serves(&gateway, 0).await?;
+    ensure_rules_kept(&engines)?;
+    // Somebody is told why nothing is served.
+    let log = gateway.log("gateway-1.log");
+    ensure!(log.contains("expired") || log.contains("deadline"), "{log}");
     gateway.stop().await
 }

@@ -11,6 +11,7 @@ mod tests;
 mod weights;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
@@ -29,6 +30,8 @@ use weights::Weights;
 
 /// Steps that a clock which cannot sleep so briefly may owe before they are forgiven.
 const MAX_DEBT: std::time::Duration = std::time::Duration::from_millis(20);
+/// Seconds between two starts of a process at least.
+const RESTART: f64 = 2.0;
 
 /// The engine, shared by all handlers.
 #[derive(Debug)]
@@ -58,6 +61,8 @@ pub(crate) struct State {
     /// When the prefill under way ends; they go one after the other.
     prefill_free: Instant,
     pub(crate) totals: Totals,
+    /// When the process began, in seconds since 1970.
+    pub(crate) started: f64,
 }
 
 /// Counters of the metrics.
@@ -174,8 +179,10 @@ impl Engine {
         self.lose_all();
         let mut state = self.lock();
         let ledger = std::mem::take(&mut state.ledger);
-        let next = state.next;
+        let (next, before) = (state.next, state.started);
         *state = State::new(&self.config);
+        // No real engine is up again sooner.
+        state.started = state.started.max(before + RESTART);
         state.weights = Weights::new(version);
         state.ledger = ledger;
         state.next = next;
@@ -198,6 +205,7 @@ impl State {
             next: 0,
             prefill_free: Instant::now(),
             totals: Totals::default(),
+            started: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64(),
         }
     }
 

@@ -13,9 +13,9 @@ pub(super) async fn metrics(State(app): Shared) -> Response {
     let engine = &app.engine;
     let config = &engine.config;
     let load = engine.load();
-    let (totals, counts) = {
+    let (totals, started, counts) = {
         let state = engine.lock();
-        (state.totals, state.ledger.counts().clone())
+        (state.totals, state.started, state.ledger.counts().clone())
     };
     let capacity = config.capacity.kv_tokens;
     let usage = if capacity == 0 { 0.0 } else { load.used_tokens as f64 / capacity as f64 };
@@ -35,6 +35,8 @@ pub(super) async fn metrics(State(app): Shared) -> Response {
             out.counter("sglang:num_requests_total", totals.requests);
         }
         Dialect::Vllm | Dialect::OpenAi => {
+            out.head("process_start_time_seconds", "gauge");
+            out.plain("process_start_time_seconds", started);
             out.gauge("vllm:num_requests_running", load.running as f64);
             out.gauge("vllm:num_requests_waiting", load.waiting as f64);
             out.gauge("vllm:kv_cache_usage_perc", usage);
@@ -72,6 +74,10 @@ impl Exposition<'_> {
 
     fn sample(&mut self, name: &str, labels: &str, value: impl std::fmt::Display) {
         let _ = writeln!(self.text, "{name}{{{labels}}} {value}");
+    }
+
+    fn plain(&mut self, name: &str, value: f64) {
+        let _ = writeln!(self.text, "{name} {value}");
     }
 
     fn gauge(&mut self, name: &str, value: f64) {
