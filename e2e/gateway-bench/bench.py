@@ -14,11 +14,12 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import report
 from processes import Process, free_port, machine_cpu, raise_file_limit
-from proxies import CHAT, ENGINES, STARTS, Place, Target, start_engines
+from proxies import CHAT, ENGINES, STARTS, Place, Target, start_build, start_engines
 
 HERE = Path(__file__).parent
 # A proxy holds two files for a stream, and needs some for itself.
@@ -195,7 +196,15 @@ def main() -> None:
     parse.add_argument("--routers", type=Path, required=True, help="the venv of the wheels")
     parse.add_argument("--programs", type=Path, required=True, help="compiled engine and streams")
     parse.add_argument("--json", type=Path, required=True, help="where the figures are written")
+    parse.add_argument("--build", action="append", default=[], metavar="NAME=PATH",
+                       help="another build of the gateway, to compare it in the same run")  # fmt: skip
     args = parse.parse_args()
+    for build in args.build:
+        name, _, path = build.partition("=")
+        if not Path(path).is_file():
+            parse.error(f"--build {build}: write NAME=PATH of a program")
+        STARTS[name] = partial(start_build, name=name, program=Path(path))
+        args.against += f",{name}"
     names = args.against.split(",")
     unknown = set(names) - set(STARTS)
     if unknown:

@@ -163,7 +163,12 @@ def start_vllm_router(place: Place) -> Target:
 
 def start_rollwright(place: Place) -> Target:
     """The gateway, with an API key."""
-    port, scratch = free_port(), place.scratch("rollwright")
+    return start_build(place, "rollwright", place.rollwright)
+
+
+def start_build(place: Place, name: str, program: Path) -> Target:
+    """Any build of the gateway."""
+    port, scratch = free_port(), place.scratch(name)
     pool = {
         "gpu": {
             "class": "local",
@@ -187,13 +192,13 @@ def start_rollwright(place: Place) -> Target:
     # JSON is YAML.
     (manifests / "job.yaml").write_text("\n---\n".join(map(json.dumps, documents)))
     (scratch / "keys").write_text(f"bench:{KEY}\n")
-    command: list[object] = [place.rollwright, "gateway", "-f", manifests]
+    command: list[object] = [program, "gateway", "-f", manifests]
     for url in place.urls():
         command += ["--engine", f"{url},class=local,slots={SLOTS}"]
     command += ["--listen", f"127.0.0.1:{port}", "--api-keys", scratch / "keys"]
     command += ["--state-dir", scratch / "state", "--metrics-addr", "127.0.0.1:0"]
-    process = Process("rollwright", command, scratch)
-    return Target("rollwright", port, process, "X-Rollwright-Trajectory", f"Bearer {KEY}")
+    process = Process(name, command, scratch)
+    return Target(name, port, process, "X-Rollwright-Trajectory", f"Bearer {KEY}")
 
 
 def _manifest(kind: str, metadata: object, spec: object) -> dict[str, object]:
