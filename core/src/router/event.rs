@@ -144,6 +144,9 @@ pub enum Outcome {
         /// The prefill worker of the pair failed.
         prefill: bool,
     },
+    /// The worker could not be reached, so nothing was generated or lost: the request waits
+    /// for another, and the worker gets no more until a probe has reached it.
+    Unreached(Fault),
     /// It was taken back before its end: sent again, first in line.
     Back,
 }

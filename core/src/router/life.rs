@@ -148,9 +148,12 @@ impl Router {
             Outcome::Done(_) => true,
             // The engine is well enough to say that the request is wrong.
             Outcome::Failed { fault, .. } => fault.kind == FaultKind::User,
-            Outcome::Back => false,
+            Outcome::Unreached(_) | Outcome::Back => false,
         };
-        let (rule, now) = (self.config.breaker, self.now);
+        let (mut rule, now) = (self.config.breaker, self.now);
+        if matches!(outcome, Outcome::Unreached(_)) {
+            rule.failures = 1;
+        }
         let mut opened = None;
         for seat in [Some(run.worker), run.prefill].into_iter().flatten() {
             let mut until = None;
@@ -198,6 +201,10 @@ impl Router {
             }
             _ if run.withdrawn => None,
             Outcome::Back => return Some(true),
+            Outcome::Unreached(_) => {
+                request.avoid = Some(run.worker);
+                return Some(run.aborted);
+            }
             Outcome::Failed { resumable: true, .. } if run.aborted => return Some(true),
             Outcome::Failed { fault, resumable, .. } => {
                 request.failures += 1;
@@ -273,6 +280,9 @@ impl Router {
 
 /// Whose fault it is, if it is a worker's.
 fn blamed(run: &Run, outcome: &Outcome) -> Option<Seat> {
+    if matches!(outcome, Outcome::Unreached(_)) {
+        return Some(run.worker);
+    }
     let Outcome::Failed { fault, prefill, .. } = outcome else { return None };
     let by_worker = matches!(fault.kind, FaultKind::Infrastructure | FaultKind::Timeout);
     let guilty = if *prefill { run.prefill.unwrap_or(run.worker) } else { run.worker };

@@ -25,6 +25,7 @@ use crate::driver::Order;
 use crate::engine::endpoint::Endpoint;
 use mailbox::{Answer, Mailbox};
 use slot::Held;
+pub(crate) use slot::UNREACHABLE;
 pub use slot::{Slot, Stop};
 
 /// How long [`Dispatch::run`] sleeps at most.

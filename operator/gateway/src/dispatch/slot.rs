@@ -13,6 +13,9 @@ use rollwright_core::version::{RequestId, Version};
 use super::mailbox::{Answer, Mailbox};
 use super::{Dispatch, Placement};
 
+/// Reason of the fault of an engine that takes no connection.
+pub(crate) const UNREACHABLE: &str = "EngineUnreachable";
+
 /// An order to end a request on its worker; to be answered by [`Slot::back`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stop {
@@ -91,7 +94,12 @@ impl Slot {
 
     /// It failed here and may be sent again: waits for the next place.
     pub async fn retry(self, fault: Fault) -> Result<Self, Fault> {
-        self.again(Outcome::Failed { fault, resumable: true, prefill: false }).await
+        let outcome = if fault.reason == UNREACHABLE {
+            Outcome::Unreached(fault)
+        } else {
+            Outcome::Failed { fault, resumable: true, prefill: false }
+        };
+        self.again(outcome).await
     }
 
     /// It ended before its time because the core or the engine wanted so: waits for the

@@ -46,6 +46,14 @@ impl Driver {
                 self.changed();
             }
             Command::Aborted { version, fault } => {
+                tracing::warn!(%version, %fault, "an update of the weights has ended without effect");
+                for worker in self.view(|core| {
+                    let workers = core.weights().workers();
+                    let out = workers.filter(|worker| worker.state == weights::WorkerState::Out);
+                    out.map(|worker| worker.id.clone()).collect::<Vec<_>>()
+                }) {
+                    tracing::warn!(%worker, "out of service, its weights unknown: commit a version, or start the engine anew");
+                }
                 self.keep_buckets().await;
                 let mut state = self.state();
                 state.waiting.begun(version, &Err(fault.clone()));

@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::service::serve;
+use super::stall::Stall;
 use super::upload::Budget;
 use super::{Parts, Shard, Shared};
 
@@ -262,6 +263,7 @@ fn spawn<S>(
     let (shard, stop) = (Arc::clone(shard), stop.clone());
     connections.spawn(async move {
         let head_timeout = shard.limits().head_timeout;
+        let stream = Stall::new(stream, shard.limits().write_timeout);
         let service = service_fn(move |request| {
             let shard = Arc::clone(&shard);
             // hyper keeps room for what is returned here as long as the connection is open, also

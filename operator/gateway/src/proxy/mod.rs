@@ -16,6 +16,7 @@ mod relay;
 mod reply;
 mod route;
 mod service;
+mod stall;
 mod upload;
 
 use std::sync::Arc;
@@ -58,6 +59,9 @@ pub struct Limits {
     pub first_byte_timeout: Duration,
     /// Between two pieces of a reply.
     pub idle_timeout: Duration,
+    /// A client that has not taken what it is sent for so long is cut off. It bounds how long
+    /// such a client holds up an update of the weights.
+    pub write_timeout: Duration,
     /// How long requests in flight may take to end at shutdown.
     pub drain: Duration,
 }
@@ -75,6 +79,7 @@ impl Default for Limits {
             connect_timeout: Duration::from_secs(5),
             first_byte_timeout: Duration::from_hours(1),
             idle_timeout: Duration::from_mins(10),
+            write_timeout: Duration::from_secs(30),
             drain: Duration::from_secs(20),
         }
     }

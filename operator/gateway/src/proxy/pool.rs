@@ -10,6 +10,7 @@ use tokio::net::{TcpStream, UnixStream};
 
 use super::Limits;
 use super::upload::Upload;
+use crate::dispatch::UNREACHABLE;
 use crate::engine::endpoint::{Address, Endpoint};
 
 /// Idle connections kept for one engine; those beyond are closed.
@@ -101,7 +102,7 @@ pub(crate) async fn connect(endpoint: &Endpoint, limits: &Limits) -> Result<Send
     };
     let unreachable = |why: String| {
         let message = format!("worker `{}` cannot be reached: {why}", endpoint.worker);
-        Fault::new(FaultKind::Infrastructure, "EngineUnreachable", message)
+        Fault::new(FaultKind::Infrastructure, UNREACHABLE, message)
     };
     match tokio::time::timeout(limits.connect_timeout, connecting).await {
         Ok(Ok(Ok(sender))) => Ok(sender),
