@@ -286,6 +286,11 @@ impl Weights {
             let message = format!("no worker could take version {version}; `{id}`: {fault}");
             Fault::new(FaultKind::Infrastructure, "UpdateFailed", message)
         });
+        let nobody = !self.workers.is_empty()
+            && !self
+                .workers
+                .values()
+                .any(|worker| worker.version == Some(version) || worker.reserved);
         match &mut update.stage {
             Stage::Begun { ready: true } => return false,
             Stage::Begun { ready } => {
@@ -303,6 +308,12 @@ impl Weights {
             }
             Stage::Committing { .. } => match failed {
                 Some(fault) if update.succeeded == 0 => self.end(fault),
+                None if update.succeeded == 0 && nobody => {
+                    let message = format!(
+                        "no worker took version {version}: they were started anew meanwhile"
+                    );
+                    self.end(Fault::new(FaultKind::Infrastructure, "UpdateFailed", message));
+                }
                 _ => self.complete(),
             },
         }
