@@ -88,7 +88,10 @@ class Agent:
 
     async def _group(self, package):
         group = await self._gateway.open_group(
-            group_id=f"{self._prefix}-{package}", task=package, payload={"package": package}, wait=600
+            group_id=f"{self._prefix}-{package}",
+            task=package,
+            payload={"package": package},
+            wait=600,
         )
         begun = set()
         while group.state == "open":

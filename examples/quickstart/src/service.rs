@@ -96,7 +96,6 @@ impl Service {
         writeln!(file, "quickstart:{}", place.key)?;
         // Free at this moment; who takes it meanwhile makes the start fail.
         let gateway = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.to_string();
-        let output = place.log.with_extension("out");
         let mut command = Command::new(place.binary);
         command
             .arg("standalone")
@@ -115,7 +114,7 @@ impl Service {
             // Any free ports: nobody scrapes this run.
             .args(["--metrics-addr", "127.0.0.1:0", "--agent-metrics-addr", "127.0.0.1:0"])
             .args(["--gateway-metrics-addr", "127.0.0.1:0"])
-            .stdout(File::create(output)?);
+            .stdout(Stdio::null());
         let service = Self::spawn("rollwright standalone", command, place.log)?;
         Ok((service, format!("http://{gateway}")))
     }
