@@ -27,6 +27,8 @@ use super::{Parts, Shard, Shared};
 const BACKLOG: u32 = 4096;
 /// After a failed accept (no file descriptors left, mostly).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Bytes that are read of a client at once, and the longest head.
+const READ: usize = 64 << 10;
 /// How often idle connections to engines are looked through.
 const SWEEP: Duration = Duration::from_secs(5);
 
@@ -273,6 +275,8 @@ fn spawn<S>(
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(head_timeout)
+            // Larger pieces come from fresh pages each time; it bounds slow uploads, too.
+            .max_buf_size(READ)
             .serve_connection(TokioIo::new(stream), service);
         let mut connection = std::pin::pin!(connection);
         let result = tokio::select! {
