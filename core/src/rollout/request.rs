@@ -152,7 +152,7 @@ impl Rollout {
         for command in self.router.on_event(event, now)? {
             match command {
                 router::Command::Send { request, worker, prefill, moved } => {
-                    let version = self.router.worker(&worker).and_then(|worker| worker.version);
+                    let version = self.router.version(&worker);
                     if let Some(turn) = self.turns.get_mut(&request) {
                         turn.version = version.or_else(|| Some(self.weights.current()));
                         if std::mem::take(&mut turn.restart)

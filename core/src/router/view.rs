@@ -101,6 +101,11 @@ impl Router {
         self.workers().find(|worker| worker.id == id)
     }
 
+    /// The version that a worker holds; `None` where that, or the worker, is not known.
+    pub fn version(&self, id: &WorkerId) -> Option<Version> {
+        self.workers.get(self.names.get(id)?)?.version
+    }
+
     /// Requests in line.
     pub fn pending(&self) -> usize {
         self.line.len()

@@ -294,7 +294,7 @@ impl Inner {
         match endpoint(worker) {
             Some(at) => Answer::Placed(Placement {
                 endpoint: at,
-                version: self.core.router().worker(worker).and_then(|view| view.version),
+                version: self.core.router().version(worker),
                 priority: PRIORITY,
                 prefill: prefill.and_then(endpoint),
             }),
