@@ -101,7 +101,6 @@ async fn events_are_followed_and_resumed() {
     assert_eq!(refused.status(), 429);
     assert!(refused.headers().contains_key("retry-after"));
     drop((all, one));
-    // Publishing is how the gateway meets a connection that is gone.
     tokio::time::timeout(LIMIT, async {
         while hub.subscribers() > 0 {
             tokio::task::yield_now().await;

@@ -36,6 +36,7 @@ fn code(fault: &Fault) -> u16 {
         "Unauthenticated" | "InvalidApiKey" => return 401,
         "Forbidden" => return 403,
         "MethodNotAllowed" => return 405,
+        "BodyTimeout" => return 408,
         "RangeNotSatisfiable" => return 416,
         "ChecksumMismatch" => return 422,
         "Overloaded" | "BufferFull" => return 429,

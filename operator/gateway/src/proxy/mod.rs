@@ -29,7 +29,7 @@ use crate::dispatch::Dispatch;
 pub use listen::{Listen, ListenError, Server};
 pub use metrics::Metrics;
 use pool::Pool;
-pub use reply::{error_json, status};
+pub use reply::error_json;
 pub use route::Route;
 use upload::Budget;
 

@@ -3,10 +3,11 @@
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, Response, StatusCode};
-use rollwright_core::fault::{Fault, FaultKind};
+use rollwright_core::fault::Fault;
 use serde::Serialize;
 
 use super::body::Body;
+use crate::api::status;
 
 /// `{"error": {...}}` as the `openai` package reads it.
 #[derive(Serialize)]
@@ -20,32 +21,6 @@ struct Error<'a> {
     r#type: &'static str,
     code: &'a str,
     param: Option<&'static str>,
-}
-
-/// The HTTP status of a fault.
-pub fn status(fault: &Fault) -> StatusCode {
-    match (fault.kind, &*fault.reason) {
-        (_, "Unauthenticated") => StatusCode::UNAUTHORIZED,
-        (_, "Forbidden") => StatusCode::FORBIDDEN,
-        (_, "BodyTooLarge") => StatusCode::PAYLOAD_TOO_LARGE,
-        (_, "NoSuchRoute") => StatusCode::NOT_FOUND,
-        (_, "MethodNotAllowed") => StatusCode::METHOD_NOT_ALLOWED,
-        (_, "Overloaded") => StatusCode::TOO_MANY_REQUESTS,
-        (_, "BodyTimeout") => StatusCode::REQUEST_TIMEOUT,
-        (FaultKind::Stale, _) | (FaultKind::User, "Retokenised" | "TurnOpen" | "Aborted") => {
-            StatusCode::CONFLICT
-        }
-        (FaultKind::User, _) => StatusCode::BAD_REQUEST,
-        (FaultKind::Timeout, _) => StatusCode::GATEWAY_TIMEOUT,
-        // nginx's status for a client that is gone.
-        (FaultKind::Cancelled, _) => {
-            StatusCode::from_u16(499).unwrap_or(StatusCode::SERVICE_UNAVAILABLE)
-        }
-        (FaultKind::Infrastructure, "NoWorker" | "WorkerGone" | "ShuttingDown") => {
-            StatusCode::SERVICE_UNAVAILABLE
-        }
-        (FaultKind::Infrastructure | FaultKind::Action, _) => StatusCode::BAD_GATEWAY,
-    }
 }
 
 /// The JSON body of a fault.
