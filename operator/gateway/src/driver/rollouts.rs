@@ -58,7 +58,7 @@ impl Api {
             match attempt().await {
                 Attempt::Done(done) => return done,
                 Attempt::NotYet(now) => tokio::select! {
-                    changed = timeout_at(deadline, changes.changed()) => match changed {
+                    waited = timeout_at(deadline, changes.changed()) => match waited {
                         Ok(Ok(())) => {}
                         Ok(Err(_)) | Err(_) => return now,
                     },
