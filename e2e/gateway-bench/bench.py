@@ -150,10 +150,7 @@ def streams(place: Place, counts: list[int], tokens: int, names: list[str]) -> l
         for name in names:
             target = STARTS[name](place)
             try:
-                target.ready()
-                # What a first few requests make it hold is not the streams'.
-                client(place, target, 64, target.process.rss())
-                idle = target.process.rss()
+                idle = target.ready().process.rss()
                 found += [client(place, target, count, idle) for count in counts]
             finally:
                 target.process.stop()
@@ -173,12 +170,11 @@ def client(place: Place, target: Target, count: int, idle: int) -> Streams:
         peak = max(peak, target.process.rss())
         time.sleep(0.1)
     said = child.communicate()[0]
-    words = [line.split() for line in said.splitlines()]
-    if len(words) != 2 or words[1][0] != "done":
+    words = said.split()
+    if len(words) != 4:
         raise RuntimeError(f"the streams' client said {said!r}")
-    return Streams(
-        target.name, count, int(words[0][1]), idle, peak, int(words[1][1]), float(words[1][3])
-    )
+    complete, _, most = map(int, words[:3])
+    return Streams(target.name, count, most, idle, peak, complete, float(words[3]))
 
 
 def say(done: str) -> None:

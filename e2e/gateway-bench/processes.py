@@ -111,7 +111,7 @@ def _rss_kib(pid: int) -> int:
 
 
 def machine_cpu() -> tuple[float, float]:
-    """Busy and stolen seconds of all cores since boot."""
+    """Seconds of all cores since boot: in processes (interrupts are nobody's), and stolen."""
     fields = Path("/proc/stat").read_text().splitlines()[0].split()[1:]
-    user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, fields[:8])
-    return (user + nice + system + irq + softirq) / TICK, steal / TICK
+    user, nice, system, _idle, _iowait, _irq, _softirq, steal = map(int, fields[:8])
+    return (user + nice + system) / TICK, steal / TICK
