@@ -80,6 +80,9 @@ def table(figures: dict[str, Any], tokens: int) -> None:
                 + (f"  {incomplete} INCOMPLETE" if incomplete else "")
             )
     machine = figures["machine"]
+    if not figures["loads"]:
+        print(f"\n{machine['cores']} cores, load average {machine['load_average'][0]:.1f}")
+        return
     print(
         f"\n{machine['cores']} cores, load average {machine['load_average'][0]:.1f}; in "
         f"{machine['rounds_disturbed']} of {machine['rounds']} rounds others took more than "
