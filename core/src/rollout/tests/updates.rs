@@ -50,7 +50,7 @@ fn an_update_ends_after_engines_were_taken_for_new_ones_in_the_one_before() {
         let committed = world.tell(Event::Weights(commit_2));
         for _ in 0..20 {
             answer_all(&mut world);
-            world.later(Duration::from_secs(60));
+            world.later(Duration::from_mins(1));
         }
         let before = world.core.weights().current();
         begin(&mut world, 3, Transfer::Store);
@@ -58,7 +58,7 @@ fn an_update_ends_after_engines_were_taken_for_new_ones_in_the_one_before() {
         commit(&mut world, 3);
         for _ in 0..20 {
             answer_all(&mut world);
-            world.later(Duration::from_secs(60));
+            world.later(Duration::from_mins(1));
         }
         assert_eq!(
             world.core.weights().current(),
