@@ -148,10 +148,17 @@ class Agent:
     async def _scored(self, trajectory, record):
         """Takes up the action that scored it: an ended id that is sent again gives its result."""
         reward = f"{trajectory}.reward"
-        try:
-            result = await self._queue.execute(reward, "true", action_id=reward)
-        except Fault:
-            return  # it took a second attempt, under another id
+        result = None
+        # In a pristine sandbox, which has the action's name, or in the trajectory's own. Were it
+        # a second attempt, it would have another id: then its first gives the fault again.
+        for sandbox in (reward, trajectory):
+            try:
+                result = await self._queue.execute(sandbox, "true", action_id=reward)
+                break
+            except Fault:
+                continue
+        if result is None:
+            return
         took = result.queued + result.ran + result.overhead
         span = {**record["scoring"], "begin_s": record["scoring"]["end_s"] - took}
         record["actions"].append(records.action("reward", span, result, 0.0))
