@@ -53,7 +53,9 @@ impl World {
         let serving = self.engines.values().filter(|e| e.open && !e.reserved).count();
         assert_eq!(committed.workers as usize, serving);
         for (id, engine) in &self.engines {
-            let pinned = engine.reserved && self.pins.values().any(|v| engine.holds == Some(*v));
+            // What a reserved worker has in flight is an evaluation's, also when that has ended.
+            let needed = self.pins.values().any(|v| engine.holds == Some(*v));
+            let pinned = engine.reserved && (needed || !engine.open);
             let generates = engine.open || engine.in_flight > 0;
             assert!(!generates || pinned || engine.holds == Some(version), "{id} {engine:?}");
         }
