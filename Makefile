@@ -52,7 +52,7 @@ clean-sandboxes: ## Remove sandboxes that a killed run left behind
 .PHONY: test
 test: deps-test init test-images ## Run all tests, end to end on a real Docker engine included (installs what is missing)
 	cargo build --locked --workspace --bins
-	cargo test --locked --workspace
+	cargo test --locked --workspace --no-fail-fast
 	ROLLWRIGHT_REQUIRE_QUEUE=1 clients/python/scripts/test.sh -q
 	ROLLWRIGHT_BIN=$(CURDIR)/target/debug/rollwright examples/grpo-tiny/run.sh --steps 35 --out $(CURDIR)/target/grpo-tiny-test
 	e2e/cgroup-v2/run.sh
