@@ -116,6 +116,11 @@ impl Rollout {
         }
         // The life cycle refuses what it does not know before the log changes.
         self.live(trajectory::Event::Step(trajectory.clone()), now)?;
+        let known = self.trajectories.trajectory(trajectory.as_str());
+        if known.is_some_and(|known| known.state() != trajectory::State::Running) {
+            let message = format!("trajectory `{trajectory}` is completed: it takes no more turns");
+            return Err(Fault::new(FaultKind::User, "Completed", message));
+        }
         let cap = self.config.cap;
         let log = self.logs.entry(trajectory.clone()).or_insert_with(|| turn::begin(cap));
         log.begin_turn(prompt).map_err(|fault| Fault::from(&fault))?;
@@ -135,7 +140,22 @@ impl Rollout {
         self.live(trajectory::Event::VersionChanged(version), now)?;
         let buffer = buffer::Recovered { version, ..buffer };
         self.store(buffer::Event::Recovered(buffer), now)?;
-        self.live(trajectory::Event::Recovered(groups), now)
+        self.live(trajectory::Event::Recovered(groups), now)?;
+        let evaluations: Vec<_> = self
+            .trajectories
+            .groups()
+            .filter(|group| group.state() == trajectory::GroupState::Open)
+            .filter_map(|group| match group.settings().purpose {
+                trajectory::Purpose::Evaluation { pinned } => Some((group.id().clone(), pinned)),
+                trajectory::Purpose::Training => None,
+            })
+            .collect();
+        for (group, pinned) in evaluations {
+            if let Err(fault) = self.pin(&group, pinned, now) {
+                self.live(trajectory::Event::AbortGroup { group, fault }, now)?;
+            }
+        }
+        Ok(())
     }
 
     /// The policy has a new version: what is too old goes.

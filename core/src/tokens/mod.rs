@@ -275,7 +275,8 @@ impl TokenLog {
 
     /// What the length adds to the reward, from 0 to -1.
     pub fn penalty(&self) -> f64 {
-        self.cap.penalty(self.ids.len())
+        // An open turn is dropped when the trajectory ends before it.
+        self.cap.penalty(self.open.as_ref().map_or(self.ids.len(), |undo| undo.len))
     }
 
     /// How many tokens the log and the prompt have in common. Mostly it is the whole log,

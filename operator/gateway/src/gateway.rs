@@ -66,6 +66,9 @@ pub enum GatewayError {
     /// The store cannot be opened.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The store has failed while it ran.
+    #[error("the store has failed, see the log: start again when its disk is well")]
+    StoreBroke,
     /// A worker's address is none.
     #[error(transparent)]
     Worker(#[from] InvalidUrl),
@@ -183,7 +186,7 @@ impl Gateway {
 
     /// Serves until `stop`; then requests in flight may end, and everything that was
     /// accepted is on disk.
-    pub async fn serve(self, stop: CancellationToken) {
+    pub async fn serve(self, stop: CancellationToken) -> Result<(), GatewayError> {
         let Self { server, driver, dispatch, hub, store, actions, metrics, mut tasks } = self;
         if let Some(listener) = metrics {
             let read = Arc::clone(&dispatch);
@@ -201,7 +204,10 @@ impl Gateway {
                 }
             });
         }
-        stop.cancelled().await;
+        let broke = tokio::select! {
+            () = stop.cancelled() => false,
+            () = driver.broke() => true,
+        };
         hub.close();
         driver.stop();
         server.shutdown().await;
@@ -211,6 +217,7 @@ impl Gateway {
         }
         store.close().await;
         tasks.shutdown().await;
+        if broke { Err(GatewayError::StoreBroke) } else { Ok(()) }
     }
 }
 

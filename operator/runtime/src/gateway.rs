@@ -43,8 +43,7 @@ pub(crate) async fn run(args: cli::Gateway) -> anyhow::Result<()> {
     let name = config.job.clone();
     let gateway = Gateway::start(config, listeners).await?;
     tracing::info!(job = %name, at = ?gateway.address(), "ready");
-    gateway.serve(shutdown).await;
-    Ok(())
+    Ok(gateway.serve(shutdown).await?)
 }
 
 /// The settings of a job's gateway, with the engines of the command line.

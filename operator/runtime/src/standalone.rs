@@ -62,20 +62,29 @@ pub(crate) async fn run(args: Standalone) -> anyhow::Result<()> {
     // The gateway stops first: it closes sandboxes. Then the agent: its last reports must
     // reach the queue.
     let gateway_stop = CancellationToken::new();
-    let gateway = gateway.map(|gateway| tokio::spawn(gateway.serve(gateway_stop.clone())));
+    let until = gateway_stop.clone();
+    let mut gateway = tokio::spawn(async move {
+        if let Some(gateway) = gateway {
+            return gateway.serve(until).await;
+        }
+        until.cancelled().await;
+        Ok(())
+    });
     let (agent_stop, queue_stop) = (CancellationToken::new(), CancellationToken::new());
     let mut agent =
         tokio::spawn(rollwright_agent::run(agent, Endpoint::Unix(link), agent_stop.clone()));
     let mut queue = tokio::spawn(server.serve(queue_stop.clone()));
-    let (agent_ended, queue_ended) = tokio::select! {
-        () = told.cancelled() => (None, None),
-        ended = &mut agent => (Some(ended), None),
-        ended = &mut queue => (None, Some(ended)),
+    let (gateway_ended, agent_ended, queue_ended) = tokio::select! {
+        () = told.cancelled() => (None, None, None),
+        ended = &mut gateway => (Some(ended), None, None),
+        ended = &mut agent => (None, Some(ended), None),
+        ended = &mut queue => (None, None, Some(ended)),
     };
     gateway_stop.cancel();
-    if let Some(gateway) = gateway {
-        gateway.await.context("the gateway's task")?;
-    }
+    let gateway_ended = match gateway_ended {
+        Some(ended) => ended,
+        None => gateway.await,
+    };
     agent_stop.cancel();
     let agent_ended = match agent_ended {
         Some(ended) => ended,
@@ -86,6 +95,7 @@ pub(crate) async fn run(args: Standalone) -> anyhow::Result<()> {
         Some(ended) => ended,
         None => queue.await,
     };
+    gateway_ended.context("the gateway's task")?.context("the gateway")?;
     agent_ended.context("the agent's task")?.context("the agent")?;
     queue_ended.context("the queue's task")?.context("the queue")
 }

@@ -39,6 +39,8 @@ impl Driver {
         self.state().waiting.takers.insert(taker, batch_tx);
         let mut waiter = Waiter { driver: Arc::clone(self), taker, gone: false };
         self.event(Event::Take { taker, groups })?;
+        // A larger batch than the job's makes room for groups.
+        self.changed();
         let answer = tokio::select! {
             answer = timeout(wait, batch) => answer,
             () = self.stopping.cancelled() => return Ok(None),

@@ -2,18 +2,23 @@
 //! follows is waited for; all else goes its own way.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use bytes::Bytes;
 use rollwright_core::buffer::SettledGroup;
 use rollwright_core::fault::{Fault, FaultKind};
 use rollwright_core::ids::{GroupId, TrajectoryId};
 use rollwright_core::rollout::{Command, Event};
 use rollwright_core::tokens::TokenLog;
-use rollwright_core::trajectory::{Announcement, Keep, Purpose};
+use rollwright_core::trajectory::{Announcement, Keep, Purpose, State};
 use tokio::sync::mpsc;
 
 use super::{Driver, Order, record};
 use crate::events;
-use crate::store::{GroupMeta, StoreError, TakenBatch, Weights};
+use crate::store::{GroupMeta, RecordMeta, StoreError, TakenBatch, Weights};
+
+/// Between two tries to write to a full disk.
+const FULL_DISK: Duration = Duration::from_secs(5);
 
 impl Driver {
     /// Runs until nobody can give an order any more.
@@ -49,7 +54,7 @@ impl Driver {
             }
             Command::Keep { keep, log } => {
                 let driver = Arc::clone(self);
-                tokio::spawn(async move { driver.keep(keep, log).await });
+                self.keeps.spawn(async move { driver.keep(keep, log).await });
             }
             Command::Drop(trajectory) => self.drop_record(trajectory).await,
             Command::Settle(group) => self.settle(group).await,
@@ -58,14 +63,16 @@ impl Driver {
                     let groups = batch.groups.iter().map(|group| group.group.clone()).collect();
                     let taken = TakenBatch { id: batch.id, version: batch.version, groups };
                     if let Err(error) = self.store.take(taken).await {
+                        self.written("batch", Err(error.clone()));
                         return self.not_delivered(&takers, &error.into());
                     }
                 }
                 self.deliver(&batch, &takers);
             }
             Command::Remove { batch, groups: _ } => {
-                let done = self.store.acknowledge(batch).await.map_err(Fault::from);
-                self.state().waiting.acknowledged(batch, &done);
+                self.written("acknowledgement", self.store.acknowledge(batch).await);
+                // There is room for groups.
+                self.changed();
             }
             Command::Evict(group) => {
                 self.metrics.evicted(group.trajectories.len());
@@ -88,12 +95,13 @@ impl Driver {
         }
     }
 
-    /// A write that nothing can be done about: the store has said so in the log, and
-    /// refuses from now on.
+    /// A write that cannot be done without: after it has failed, the core and the disk
+    /// disagree, and only a new process makes them agree again.
     fn written(&self, what: &str, result: Result<(), StoreError>) {
         if let Err(error) = result {
             self.metrics.store_failed();
-            tracing::error!(what, %error, "not written");
+            tracing::error!(what, %error, "not written: the gateway stops");
+            self.broken.cancel();
         }
     }
 
@@ -130,7 +138,7 @@ impl Driver {
             record::build(&keep, log.as_deref(), metadata.as_deref())
         });
         let result = match built.await {
-            Ok(Ok((meta, bytes))) => self.store.keep(meta, bytes).await.map_err(Fault::from),
+            Ok(Ok((meta, bytes))) => self.keep_patiently(meta, bytes).await,
             Ok(Err(fault)) => Err(fault),
             Err(_) => Err(Fault::new(
                 FaultKind::Infrastructure,
@@ -138,8 +146,41 @@ impl Driver {
                 "the record could not be made: see the log",
             )),
         };
-        self.tell(Event::Kept { trajectory, result });
+        let kept = result.is_ok();
+        if let Err(fault) = &result {
+            tracing::warn!(%trajectory, %fault, "a record is not on disk");
+        }
+        self.tell(Event::Kept { trajectory: trajectory.clone(), result });
+        if kept && !self.is_wanted(&trajectory) {
+            // It was aborted meanwhile: it must not come back after a restart.
+            self.drop_record(trajectory.clone()).await;
+        }
+        self.state().waiting.kept(&trajectory);
         self.changed();
+    }
+
+    /// Writes a record; a full disk is waited for, as long as the trajectory is wanted.
+    async fn keep_patiently(&self, meta: RecordMeta, bytes: Bytes) -> Result<(), Fault> {
+        loop {
+            match self.store.keep(meta.clone(), bytes.clone()).await {
+                Err(error @ StoreError::Full { .. }) if self.is_wanted(&meta.trajectory) => {
+                    self.metrics.store_failed();
+                    tracing::warn!(trajectory = %meta.trajectory, %error, "a record waits for the disk");
+                    tokio::select! {
+                        () = tokio::time::sleep(FULL_DISK) => {}
+                        () = self.stopping.cancelled() => return Err(error.into()),
+                    }
+                }
+                done => return done.map_err(Fault::from),
+            }
+        }
+    }
+
+    fn is_wanted(&self, trajectory: &TrajectoryId) -> bool {
+        self.view(|core| {
+            let known = core.trajectories().trajectory(trajectory.as_str());
+            known.is_none_or(|known| known.state() != State::Aborted)
+        })
     }
 
     async fn drop_record(&self, trajectory: TrajectoryId) {

@@ -24,6 +24,7 @@ use rollwright_core::rollout::{Command, Event, Rollout};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 pub(crate) use self::recover::recovered;
 pub(crate) use self::rollouts::Api;
@@ -67,6 +68,10 @@ pub(crate) struct Driver {
     next_taker: AtomicU64,
     /// Whoever waits is answered at once: the gateway stops.
     stopping: CancellationToken,
+    /// The store writes no more: nothing may be accepted any longer.
+    broken: CancellationToken,
+    /// Records on their way to the disk.
+    keeps: TaskTracker,
 }
 
 /// What a driver is made with.
@@ -132,6 +137,8 @@ impl Driver {
             changed_tx: watch::Sender::new(0),
             next_taker: AtomicU64::new(1),
             stopping: CancellationToken::new(),
+            broken: CancellationToken::new(),
+            keeps: TaskTracker::new(),
         })
     }
 
@@ -150,9 +157,21 @@ impl Driver {
         for task in self.state().calls.values() {
             task.abort();
         }
-        if let Err(fault) = self.settled().await {
-            tracing::debug!(%fault, "the driver has ended already");
+        self.keeps.close();
+        // What is decided now, then the records, then what they have settled.
+        for last in [false, true] {
+            if let Err(fault) = self.settled().await {
+                tracing::debug!(%fault, "the driver has ended already");
+            }
+            if !last {
+                self.keeps.wait().await;
+            }
         }
+    }
+
+    /// Ends when the store has failed for good.
+    pub(crate) async fn broke(&self) {
+        self.broken.cancelled().await;
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -181,7 +200,12 @@ impl Driver {
         let (done_tx, done) = oneshot::channel();
         let stopping = || crate::fault::infrastructure("Stopping", "the gateway is stopping");
         self.orders_tx.send(Order::Barrier(done_tx)).map_err(|_| stopping())?;
-        done.await.map_err(|_| stopping())
+        done.await.map_err(|_| stopping())?;
+        if self.broken.is_cancelled() {
+            let message = "the store has failed: nothing more is accepted, see the log";
+            return Err(crate::fault::infrastructure("StoreStopped", message));
+        }
+        Ok(())
     }
 
     fn taker(&self) -> u64 {

@@ -78,12 +78,13 @@ fn unbuilt(error: &serde_json::Error) -> Fault {
     Fault::new(FaultKind::Infrastructure, "RecordFailed", message)
 }
 
-/// Where weights came from, for the disk; `None` where no engine can load them again.
+/// Where weights came from, for the disk; `None` where the engines were started with them.
 pub(super) fn source_text(source: &Source) -> Option<String> {
     match source {
         Source::Disk(path) => Some(format!("disk:{path}")),
         Source::Store => Some("store".to_owned()),
-        Source::Launch | Source::External => None,
+        Source::External => Some("external".to_owned()),
+        Source::Launch => None,
     }
 }
 
@@ -104,7 +105,8 @@ mod tests {
 
     #[test]
     fn a_source_is_the_same_after_the_disk() {
-        for source in [Source::Store, Source::Disk("/a:b".into()), Source::Launch] {
+        for source in [Source::Store, Source::Disk("/a:b".into()), Source::Launch, Source::External]
+        {
             assert_eq!(source_from(source_text(&source).as_deref()), source);
         }
     }

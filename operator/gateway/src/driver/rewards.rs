@@ -22,6 +22,10 @@ struct Ending {
 impl Drop for Ending {
     fn drop(&mut self) {
         self.driver.state().calls.remove(&self.call);
+        if self.outcome.is_none() && self.driver.stopping.is_cancelled() {
+            // Not its failure: the next process scores it anew, or replaces it.
+            return;
+        }
         let gone = || Err(cancelled("RewardCancelled", "nobody waits for this reward any more"));
         let outcome = self.outcome.take().unwrap_or_else(gone);
         self.driver.metrics.scored(&outcome);

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use rollwright_core::buffer;
 use rollwright_core::fault::Fault;
 use rollwright_core::ids::{GroupId, Task, TrajectoryId};
 use rollwright_core::rollout::Event;
@@ -76,11 +75,17 @@ impl Api {
         let driver = &self.0;
         let group = &open.group;
         let known = driver.view(|core| core.trajectories().group(group.as_str()).is_some());
+        let mut ours = false;
         if let (false, Some(payload)) = (known, payload) {
-            driver.state().payloads.insert(group.clone(), payload.clone());
+            driver.state().payloads.entry(group.clone()).or_insert_with(|| {
+                ours = true;
+                payload.clone()
+            });
         }
         if let Err(fault) = driver.event(Event::OpenGroup(open.clone())) {
-            driver.state().payloads.remove(group);
+            if ours {
+                driver.state().payloads.remove(group);
+            }
             return Err(fault);
         }
         driver.settled().await?;
@@ -108,10 +113,15 @@ impl Api {
                     "only an evaluation pins a version: set evaluation, or leave version out";
                 return Err(user("VersionWithoutEvaluation", message));
             }
-            (true, version) => {
-                let current = self.0.view(|core| core.weights().current());
-                Purpose::Evaluation { pinned: version.map_or(current, Version) }
-            }
+            (true, Some(version)) => Purpose::Evaluation { pinned: Version(version) },
+            (true, None) => self.0.view(|core| {
+                let known = core.trajectories().group(group.as_str());
+                match known.map(|known| known.settings().purpose) {
+                    // The same call again, perhaps after a commit.
+                    Some(purpose @ Purpose::Evaluation { .. }) => purpose,
+                    _ => Purpose::Evaluation { pinned: core.weights().current() },
+                }
+            }),
         };
         Ok(trajectory::OpenGroup {
             group,
@@ -160,15 +170,18 @@ impl Rollouts for Api {
     }
 
     async fn group(&self, group: &GroupId, wait: Duration) -> Result<Group, Fault> {
-        self.until(wait, || async move {
+        let shown = self.until(wait, || async move {
             match self.group_now(group) {
                 Ok(now) if now.state == crate::api::types::GroupState::Open => {
                     Attempt::NotYet(Ok(now))
                 }
                 done => Attempt::Done(done),
             }
-        })
-        .await
+        });
+        let shown = shown.await;
+        // The ids of replacements are on disk before they are told.
+        self.0.settled().await?;
+        shown
     }
 
     async fn abort_group(&self, group: &GroupId) -> Result<Group, Fault> {
@@ -204,8 +217,22 @@ impl Rollouts for Api {
                 self.0.state().metadata.insert(trajectory.clone(), metadata);
             }
         }
-        let completed = self.0.event(Event::Complete { trajectory: trajectory.clone(), reward });
-        completed?;
+        let kept = self.0.state().waiting.for_kept(trajectory.clone());
+        self.0.event(Event::Complete { trajectory: trajectory.clone(), reward })?;
+        let on_its_way = self.0.view(|core| {
+            let known = core.trajectories().trajectory(trajectory.as_str());
+            known
+                .is_some_and(|known| known.state() == trajectory::State::Scored && !known.is_kept())
+        });
+        if on_its_way {
+            tokio::select! {
+                // What is answered as scored is on disk.
+                _ = kept => {}
+                () = self.0.stopping.cancelled() => {
+                    return Err(infrastructure("Stopping", "the gateway is stopping"));
+                }
+            }
+        }
         self.trajectory_state(trajectory)
     }
 
@@ -222,6 +249,7 @@ impl Rollouts for Api {
         };
         self.trajectory_state(trajectory)?;
         self.0.event(Event::AbortTrajectory { trajectory: trajectory.clone(), fault })?;
+        self.0.settled().await?;
         self.trajectory_state(trajectory)
     }
 
@@ -246,20 +274,8 @@ impl Rollouts for Api {
     }
 
     async fn ack_batch(&self, batch: BatchId) -> Result<(), Fault> {
-        let done = {
-            let taken =
-                self.0.view(|core| core.buffer().taken().map(|taken: &buffer::Batch| taken.id));
-            (taken == Some(batch)).then(|| self.0.state().waiting.for_ack(batch))
-        };
         self.0.event(Event::Ack(batch))?;
-        match done {
-            Some(done) => {
-                done.await.map_err(|_| infrastructure("Stopping", "the gateway is stopping"))?
-            }
-            None => Ok(()),
-        }?;
-        self.0.changed();
-        Ok(())
+        self.0.settled().await
     }
 
     async fn weights_begin(&self, begin: BeginWeights) -> Result<Begun, Fault> {
@@ -271,18 +287,17 @@ impl Rollouts for Api {
         };
         if transfer == weights::Transfer::Store {
             // The pull, which the core orders at once, waits for its buckets.
-            let current = self.0.view(|core| core.weights().current());
-            if version > current {
+            let (current, under_way) =
+                self.0.view(|core| (core.weights().current(), core.weights().begun()));
+            // What is begun already has its buckets, and the core refuses another.
+            if version > current && under_way.is_none() {
                 self.0.buckets.begin(version).await?;
             }
         }
         let answer = self.0.state().waiting.for_begin(version);
-        let before = self.0.view(|core| core.weights().begun().map(|(begun, _)| begun));
         let deadline = begin.deadline_seconds;
         self.0.event(Event::Weights(weights::Event::Begin { version, transfer, deadline }))?;
-        if before != Some(version) {
-            answer.await.map_err(|_| infrastructure("Stopping", "the gateway is stopping"))??;
-        }
+        answer.await.map_err(|_| infrastructure("Stopping", "the gateway is stopping"))??;
         let left = self.0.view(|core| core.weights().begun().and_then(|(_, until)| until));
         let left = left.map_or(Duration::ZERO, |until| until.since(self.0.dispatch.now()));
         let workers = self

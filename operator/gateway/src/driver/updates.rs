@@ -41,7 +41,10 @@ impl Driver {
                 }
                 self.metrics.committed(&committed);
                 self.keep_buckets().await;
-                self.state().waiting.committed(version, &Ok(committed));
+                let mut state = self.state();
+                state.waiting.begun(version, &Ok(()));
+                state.waiting.committed(version, &Ok(committed));
+                drop(state);
                 self.hub.publish(&events::Event::Version(version));
                 self.changed();
             }
@@ -54,6 +57,7 @@ impl Driver {
                 }) {
                     tracing::warn!(%worker, "out of service, its weights unknown: commit a version, or start the engine anew");
                 }
+                self.puller.forget().await;
                 self.keep_buckets().await;
                 let mut state = self.state();
                 state.waiting.begun(version, &Err(fault.clone()));

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 
 use rollwright_core::buffer::{self, Taker};
 use rollwright_core::fault::Fault;
-use rollwright_core::version::{BatchId, Version};
+use rollwright_core::ids::TrajectoryId;
+use rollwright_core::version::Version;
 use rollwright_core::weights::Committed;
 use tokio::sync::oneshot;
 
@@ -16,22 +17,27 @@ type Answer<T> = oneshot::Sender<Result<T, Fault>>;
 #[derive(Default)]
 pub(super) struct Waiting {
     pub(super) takers: HashMap<Taker, Answer<buffer::Batch>>,
-    acks: HashMap<BatchId, Vec<Answer<()>>>,
+    keeps: HashMap<TrajectoryId, Vec<oneshot::Sender<()>>>,
     begins: HashMap<Version, Vec<Answer<()>>>,
     commits: HashMap<Version, Vec<Answer<Committed>>>,
 }
 
 impl Waiting {
-    pub(super) fn for_ack(&mut self, batch: BatchId) -> oneshot::Receiver<Result<(), Fault>> {
-        wait(self.acks.entry(batch).or_default())
+    pub(super) fn for_kept(&mut self, trajectory: TrajectoryId) -> oneshot::Receiver<()> {
+        let (answer_tx, answer) = oneshot::channel();
+        self.keeps.entry(trajectory).or_default().push(answer_tx);
+        answer
     }
 
-    pub(super) fn acknowledged(&mut self, batch: BatchId, result: &Result<(), Fault>) {
-        answer(self.acks.remove(&batch), result);
+    pub(super) fn kept(&mut self, trajectory: &TrajectoryId) {
+        for answer in self.keeps.remove(trajectory).into_iter().flatten() {
+            // Whoever left does not mind.
+            let _ = answer.send(());
+        }
     }
 
     pub(super) fn for_begin(&mut self, version: Version) -> oneshot::Receiver<Result<(), Fault>> {
-        wait(self.begins.entry(version).or_default())
+        wait(&mut self.begins, version)
     }
 
     pub(super) fn begun(&mut self, version: Version, result: &Result<(), Fault>) {
@@ -42,7 +48,7 @@ impl Waiting {
         &mut self,
         version: Version,
     ) -> oneshot::Receiver<Result<Committed, Fault>> {
-        wait(self.commits.entry(version).or_default())
+        wait(&mut self.commits, version)
     }
 
     pub(super) fn committed(&mut self, version: Version, result: &Result<Committed, Fault>) {
@@ -50,10 +56,17 @@ impl Waiting {
     }
 }
 
-fn wait<T>(answers: &mut Vec<Answer<T>>) -> oneshot::Receiver<Result<T, Fault>> {
-    answers.retain(|answer| !answer.is_closed());
+fn wait<T>(
+    waiting: &mut HashMap<Version, Vec<Answer<T>>>,
+    version: Version,
+) -> oneshot::Receiver<Result<T, Fault>> {
+    // Those that were refused or have left.
+    waiting.retain(|_, answers| {
+        answers.retain(|answer| !answer.is_closed());
+        !answers.is_empty()
+    });
     let (answer_tx, answer) = oneshot::channel();
-    answers.push(answer_tx);
+    waiting.entry(version).or_default().push(answer_tx);
     answer
 }
 

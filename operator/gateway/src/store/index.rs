@@ -105,6 +105,12 @@ impl Index {
                 return Err(error);
             }
         };
+        // It was aborted while its record was on its way, and its group settled without it.
+        let settled = held.form.settled.is_some();
+        if settled && !held.form.kept.iter().any(|kept| kept == meta.trajectory.as_str()) {
+            changes.freed.push(place);
+            return Err(StoreError::RecordNotFound { trajectory: meta.trajectory.to_string() });
+        }
         let form = encode(&RecordForm::new(meta, place))?;
         held.records.push(meta.trajectory.clone());
         changes.put(Space::Records, meta.trajectory.as_str().as_bytes(), form);

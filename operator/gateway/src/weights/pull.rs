@@ -72,6 +72,12 @@ impl Puller {
         Self { origin, config, last: Mutex::new(None) }
     }
 
+    /// What was pulled last is not believed any more: its version was aborted and may be
+    /// begun again with other buckets.
+    pub async fn forget(&self) {
+        *self.last.lock().await = None;
+    }
+
     /// Fetches the buckets of `version` as they are pushed, until it is complete. Deletes
     /// all versions but it and those of `keep`. Dropping the future stops it, and what
     /// came is used again; calls for the same version share one pull. [`FaultKind::Stale`]: the version was aborted meanwhile.
