@@ -472,7 +472,7 @@ async fn a_relayed_stream_that_is_not_read_holds_up_no_update() -> anyhow::Resul
 struct Here {
     address: std::net::SocketAddr,
     stop: tokio_util::sync::CancellationToken,
-    serving: tokio::task::JoinHandle<()>,
+    serving: tokio::task::JoinHandle<Result<(), rollwright_gateway::GatewayError>>,
     _dir: tempfile::TempDir,
 }
 
@@ -500,7 +500,7 @@ impl Here {
 
     async fn stop(self) -> anyhow::Result<()> {
         self.stop.cancel();
-        Ok(tokio::time::timeout(LIMIT, self.serving).await??)
+        Ok(tokio::time::timeout(LIMIT, self.serving).await???)
     }
 }
 
