@@ -27,7 +27,7 @@ pub(crate) struct Job {
     pub(crate) client: reqwest::Client,
     pub(crate) engines: Vec<EngineSim>,
     stop: CancellationToken,
-    serving: tokio::task::JoinHandle<()>,
+    serving: tokio::task::JoinHandle<Result<(), rollwright_gateway::GatewayError>>,
     _dir: tempfile::TempDir,
 }
 
@@ -152,7 +152,7 @@ impl Job {
 
     pub(crate) async fn stop(self) {
         self.stop.cancel();
-        tokio::time::timeout(LIMIT, self.serving).await.unwrap().unwrap();
+        tokio::time::timeout(LIMIT, self.serving).await.unwrap().unwrap().unwrap();
     }
 }
 
