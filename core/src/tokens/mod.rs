@@ -273,7 +273,7 @@ impl TokenLog {
         self.spans.iter().map(|span| span.version).max()
     }
 
-    /// What the length adds to the reward, from 0 to -1.
+    /// What the length adds to the reward, from 0 to -1; that of an open turn does not count.
     pub fn penalty(&self) -> f64 {
         // An open turn is dropped when the trajectory ends before it.
         self.cap.penalty(self.open.as_ref().map_or(self.ids.len(), |undo| undo.len))
