@@ -112,7 +112,8 @@ def test_turns_are_recorded_token_by_token(trainer: RolloutClient) -> None:
         )
         looked = rollout.look()
         assert (looked.state, looked.turns, looked.start_version) == ("running", 2, 0)
-        assert rollout.complete(reward=1, metadata={"ü": "💥"}) == "scored"
+        # The answer comes when it is on disk, and then its group may have settled.
+        assert rollout.complete(reward=1, metadata={"ü": "💥"}) in ("scored", "settled")
         # Again is fine, and changes nothing.
         assert rollout.complete(reward=0) in ("scored", "settled")
 

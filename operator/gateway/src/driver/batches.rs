@@ -43,7 +43,10 @@ impl Driver {
         self.changed();
         let answer = tokio::select! {
             answer = timeout(wait, batch) => answer,
-            () = self.stopping.cancelled() => return Ok(None),
+            // Not "none in time": whoever asks again gets it of the next process.
+            () = self.stopping.cancelled() => {
+                return Err(crate::fault::infrastructure("Stopping", "the gateway is stopping"));
+            }
         };
         let Ok(answer) = answer else { return Ok(None) };
         waiter.gone = true;
