@@ -1,0 +1,2 @@
+//! A real Kubernetes on this machine, for end-to-end tests.
+#![forbid(unsafe_code)]

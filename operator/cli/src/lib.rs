@@ -1,0 +1,2 @@
+//! The kubectl plug-in: plans and simulations at the command line.
+#![forbid(unsafe_code)]
