@@ -2,6 +2,7 @@
 //! API key over TCP. Queue and gateway ask here.
 #![forbid(unsafe_code)]
 
+mod caller;
 mod metrics;
 
 use std::path::{Path, PathBuf};
@@ -11,48 +12,11 @@ use rollwright_core::ids::JobId;
 use sha2::{Digest as _, Sha256};
 use subtle::{ConditionallySelectable as _, ConstantTimeEq as _};
 
+pub use caller::{Caller, DEFAULT_JOB, InvalidNamespace, Namespace};
 pub use metrics::{MetricsError, MetricsListen, MetricsListener};
-
-/// The job of requests that name none.
-pub const DEFAULT_JOB: &str = "default";
 
 fn user(reason: &'static str, message: impl Into<String>) -> Fault {
     Fault::new(FaultKind::User, reason, message)
-}
-
-/// A caller, as far as it is known.
-#[derive(Debug, Clone)]
-pub struct Caller {
-    /// The one job that it may act for; `None`: any, since it is local.
-    job: Option<JobId>,
-}
-
-impl Caller {
-    /// Somebody who could open the Unix socket.
-    pub fn local() -> Self {
-        Self { job: None }
-    }
-
-    /// True when it may see and use what belongs to `job`.
-    pub fn may_use(&self, job: &JobId) -> bool {
-        self.job.as_ref().is_none_or(|own| own == job)
-    }
-
-    /// The job that its request is for.
-    pub fn job(&self, requested: &str) -> Result<JobId, Fault> {
-        match &self.job {
-            Some(own) if requested.is_empty() || requested == own.as_str() => Ok(own.clone()),
-            Some(own) => {
-                let message =
-                    format!("this API key belongs to job `{own}`: leave job out or name it");
-                Err(user("Forbidden", message))
-            }
-            None => {
-                let name = if requested.is_empty() { DEFAULT_JOB } else { requested };
-                JobId::new(name).map_err(|error| user("InvalidId", error.to_string()))
-            }
-        }
-    }
 }
 
 /// Why API keys cannot be read.
@@ -128,7 +92,7 @@ impl ApiKeys {
         }
         let (job, _) =
             self.0.get(found as usize).ok_or_else(|| refused("this API key is not known"))?;
-        Ok(Caller { job: Some(job.clone()) })
+        Ok(Caller::of_job(job.clone()))
     }
 }
 
