@@ -1,2 +1,35 @@
-//! The controllers: from custom resources to pods, services and status.
+//! The controllers: they keep what runs in a cluster as the custom resources say.
+//!
+//! Each controller takes an object through five steps, a file each: fetch what it names,
+//! validate (pure), build (pure), apply, status. What is applied is remembered, so a settled
+//! cluster sees no write; a change of anything that an object depends on makes it dirty.
+
 #![forbid(unsafe_code)]
+
+pub mod apply;
+pub mod backoff;
+pub mod call;
+pub mod conditions;
+pub mod context;
+pub mod controller;
+pub mod dirty;
+pub mod error;
+pub mod events;
+pub mod identity;
+pub mod labels;
+pub mod leader;
+pub mod malformed;
+pub mod metrics;
+pub mod settings;
+pub mod status;
+pub mod stores;
+pub mod token;
+pub mod watch;
+
+mod run;
+mod server;
+mod startup;
+mod trim;
+
+pub use run::{RunError, run, run_with};
+pub use settings::{Options, Settings, Storage};

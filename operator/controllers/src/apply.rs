@@ -1,0 +1,193 @@
+//! Server-side apply that writes only what is not there yet.
+//!
+//! What was applied is remembered by a hash of the object and the revision that the API server
+//! gave it. An object whose hash and live revision are both as remembered is left alone; a
+//! changed revision means that somebody else changed it, so it is applied again, which the API
+//! server answers without a write when nothing of ours differs.
+
+use std::collections::HashMap;
+use std::fmt::Debug;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Service};
+use k8s_openapi::api::networking::v1::NetworkPolicy;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::{Patch, PatchParams};
+use kube::core::NamespaceResourceScope;
+use kube::runtime::reflector::ObjectRef;
+use kube::{Api, Resource};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use sha2::{Digest as _, Sha256};
+
+use crate::context::Context;
+use crate::error::{CallError, named};
+use crate::stores::Stores;
+
+/// How long a cache may show an object as it was before our own write.
+const CACHE_LAG: Duration = Duration::from_secs(30);
+
+/// A field manager: one for each place in the code that applies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Site(pub &'static str);
+
+/// A kind that we make, and whose live objects a cache shows.
+pub trait Made:
+    Resource<DynamicType = (), Scope = NamespaceResourceScope>
+    + Serialize
+    + DeserializeOwned
+    + Clone
+    + Debug
+    + Send
+    + Sync
+    + 'static
+{
+    /// Its revision in the cache, if it is there.
+    fn live(stores: &Stores, namespace: &str, name: &str) -> Option<String>;
+
+    /// What changes in its metadata when its content changes.
+    fn revision(meta: &ObjectMeta) -> Option<String> {
+        meta.resource_version.clone()
+    }
+}
+
+/// Kinds whose `generation` counts changes of the spec, so that status is no change.
+macro_rules! by_generation {
+    ($($kind:ty => $store:ident),*) => {$(
+        impl Made for $kind {
+            fn live(stores: &Stores, namespace: &str, name: &str) -> Option<String> {
+                let live = stores.$store.get(&ObjectRef::new(name).within(namespace))?;
+                Self::revision(&live.metadata)
+            }
+
+            fn revision(meta: &ObjectMeta) -> Option<String> {
+                meta.generation.map(|generation| generation.to_string())
+            }
+        }
+    )*};
+}
+
+/// Kinds without a generation: any change counts.
+macro_rules! by_version {
+    ($($kind:ty => $store:ident),*) => {$(
+        impl Made for $kind {
+            fn live(stores: &Stores, namespace: &str, name: &str) -> Option<String> {
+                let live = stores.$store.get(&ObjectRef::new(name).within(namespace))?;
+                Self::revision(&live.metadata)
+            }
+        }
+    )*};
+}
+
+by_generation!(StatefulSet => stateful_sets, Deployment => deployments, NetworkPolicy => network_policies);
+by_version!(Service => services, ConfigMap => config_maps, Secret => secrets);
+
+impl Made for Pod {
+    fn live(stores: &Stores, namespace: &str, name: &str) -> Option<String> {
+        let live = stores.pods.get(&ObjectRef::new(name).within(namespace))?;
+        Self::revision(&live.metadata)
+    }
+
+    /// A pod is not changed after it was made.
+    fn revision(meta: &ObjectMeta) -> Option<String> {
+        meta.uid.clone()
+    }
+}
+
+/// What was applied, of every object that we made.
+#[derive(Debug, Default)]
+pub struct Memory {
+    applied: Mutex<HashMap<Key, Applied>>,
+}
+
+/// Kind, namespace, name and field manager.
+type Key = (&'static str, String, String, &'static str);
+
+#[derive(Clone, Debug)]
+struct Applied {
+    hash: [u8; 32],
+    /// As the cache showed it before the write; absent once the cache caught up.
+    before: Option<Option<String>>,
+    after: Option<String>,
+    at: Instant,
+}
+
+impl Memory {
+    /// An object is gone: it has to be made again.
+    pub(crate) fn forget(&self, kind: &str, meta: &ObjectMeta) {
+        let (Some(namespace), Some(name)) = (&meta.namespace, &meta.name) else { return };
+        let mut applied = self.applied.lock().unwrap_or_else(PoisonError::into_inner);
+        applied.retain(|key, _| key.0 != kind || key.1 != *namespace || key.2 != *name);
+    }
+
+    /// Whether `live` is what an apply of this hash left.
+    fn stands(&self, key: &Key, hash: &[u8; 32], live: Option<&String>, now: Instant) -> bool {
+        let mut all = self.applied.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(applied) = all.get_mut(key).filter(|applied| applied.hash == *hash) else {
+            return false;
+        };
+        if live.is_some() && live == applied.after.as_ref() {
+            applied.before = None;
+            return true;
+        }
+        let lags = applied.before.as_ref().is_some_and(|before| before.as_ref() == live);
+        lags && now.saturating_duration_since(applied.at) < CACHE_LAG
+    }
+
+    fn remember(&self, key: Key, applied: Applied) {
+        self.applied.lock().unwrap_or_else(PoisonError::into_inner).insert(key, applied);
+    }
+}
+
+impl Context {
+    /// Makes the live object what is built, as far as it is built; true when something was sent.
+    pub async fn apply<K: Made>(&self, site: Site, built: &K) -> Result<bool, CallError> {
+        let kind = kind_of::<K>();
+        let meta = built.meta();
+        let namespace = meta.namespace.clone().unwrap_or_default();
+        let name = meta.name.clone().unwrap_or_default();
+        let hash = hash(built);
+        let live = K::live(&self.stores, &namespace, &name);
+        let key = (kind, namespace.clone(), name.clone(), site.0);
+        let begun = Instant::now();
+        if self.memory.stands(&key, &hash, live.as_ref(), begun) {
+            return Ok(false);
+        }
+        let api = Api::<K>::namespaced(self.client.clone(), &namespace);
+        let params = PatchParams::apply(site.0).force();
+        let patch = Patch::Apply(built);
+        let what = || named(kind, Some(&namespace), &name);
+        let written = self.calls.call("apply", what, api.patch(&name, &params, &patch)).await?;
+        let after = K::revision(written.meta());
+        self.memory.remember(key, Applied { hash, before: Some(live), after, at: begun });
+        Ok(true)
+    }
+
+    /// Deletes an object; one that is gone already is as well.
+    pub async fn delete<K: Made>(&self, namespace: &str, name: &str) -> Result<(), CallError> {
+        let api = Api::<K>::namespaced(self.client.clone(), namespace);
+        let what = || named(kind_of::<K>(), Some(namespace), name);
+        let params = kube::api::DeleteParams::background();
+        match self.calls.call("delete", what, api.delete(name, &params)).await {
+            Ok(_) => Ok(()),
+            Err(error) if error.is_not_found() => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// A hash of what is built, the same for the same content.
+pub fn hash<T: Serialize>(built: &T) -> [u8; 32] {
+    // Kubernetes' types always serialise, and in the order of their fields.
+    Sha256::digest(serde_json::to_vec(built).unwrap_or_default()).into()
+}
+
+fn kind_of<K: Resource<DynamicType = ()>>() -> &'static str {
+    // Kinds of k8s-openapi are constants.
+    match K::kind(&()) {
+        std::borrow::Cow::Borrowed(kind) => kind,
+        std::borrow::Cow::Owned(_) => "Object",
+    }
+}

@@ -1,0 +1,70 @@
+//! What every reconciliation has at hand.
+
+use std::sync::Arc;
+
+use k8s_openapi::jiff::Timestamp;
+use kube::core::Resource;
+use kube::{Api, Client};
+use serde::de::DeserializeOwned;
+use tokio::sync::watch;
+
+use crate::apply::Memory;
+use crate::backoff::Backoffs;
+use crate::call::Calls;
+use crate::events::Events;
+use crate::identity::Issuer;
+use crate::metrics::Metrics;
+use crate::settings::Settings;
+use crate::stores::Stores;
+use crate::token::TokenFile;
+
+/// What every reconciliation has at hand. Shared, and the same for all controllers.
+pub struct Context {
+    /// The API server; requests go through [`Context::calls`].
+    pub client: Client,
+    /// What the built objects depend on.
+    pub settings: Settings,
+    /// The caches.
+    pub stores: Stores,
+    /// Every request to the API server.
+    pub calls: Calls,
+    /// Events on custom resources.
+    pub events: Events,
+    /// What was applied.
+    pub memory: Arc<Memory>,
+    /// Failures in a row of each object.
+    pub backoffs: Arc<Backoffs>,
+    /// What the controllers count.
+    pub metrics: Arc<Metrics>,
+    /// identity task --keys and issuer of the API server--> reconciliations; none until known.
+    pub issuer_rx: watch::Receiver<Option<Arc<Issuer>>>,
+    /// Our own token for queues and gateways; absent where none was mounted.
+    pub token: Option<TokenFile>,
+    /// Whether kubelets may be asked for their configuration.
+    pub read_kubelet: bool,
+}
+
+impl Context {
+    /// The API of an object's kind in its namespace.
+    pub fn api_of<K>(&self, object: &K) -> Api<K>
+    where
+        K: Resource<DynamicType = ()> + DeserializeOwned,
+    {
+        let scope = match &object.meta().namespace {
+            Some(namespace) => kube::core::Scope::Namespaced(namespace.clone()),
+            None => kube::core::Scope::Cluster,
+        };
+        Api::dynamic(self.client.clone(), &(), &scope)
+    }
+
+    /// Keys and issuer of the API server, if they are known.
+    pub fn issuer(&self) -> Option<Arc<Issuer>> {
+        self.issuer_rx.borrow().clone()
+    }
+
+    /// The time, for conditions and certificates.
+    #[expect(clippy::unused_self, reason = "one place from which time comes")]
+    pub fn now(&self) -> Timestamp {
+        Timestamp::now()
+    }
+}

@@ -1,0 +1,66 @@
+//! Which objects a controller has to look at.
+
+use std::collections::HashSet;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures::Stream;
+use futures::stream;
+use kube::Resource;
+use kube::runtime::reflector::ObjectRef;
+use tokio::sync::Notify;
+
+/// watches --objects to look at--> one controller. A set, so it holds an object once however
+/// often it is marked, and never more of them than there are.
+pub struct Dirty<K: Resource<DynamicType = ()>> {
+    inner: Arc<Inner<K>>,
+}
+
+struct Inner<K: Resource<DynamicType = ()>> {
+    marked: Mutex<HashSet<ObjectRef<K>>>,
+    notify: Notify,
+}
+
+impl<K: Resource<DynamicType = ()>> Clone for Dirty<K> {
+    fn clone(&self) -> Self {
+        Self { inner: Arc::clone(&self.inner) }
+    }
+}
+
+impl<K: Resource<DynamicType = ()>> Default for Dirty<K> {
+    fn default() -> Self {
+        Self {
+            inner: Arc::new(Inner { marked: Mutex::new(HashSet::new()), notify: Notify::new() }),
+        }
+    }
+}
+
+impl<K: Resource<DynamicType = ()>> Dirty<K> {
+    /// They have to be looked at.
+    pub fn mark(&self, objects: impl IntoIterator<Item = ObjectRef<K>>) {
+        self.inner.marked.lock().unwrap_or_else(PoisonError::into_inner).extend(objects);
+        self.inner.notify.notify_one();
+    }
+
+    /// What is marked, as it is marked; ends never. For one reader.
+    pub fn stream(&self) -> impl Stream<Item = Result<ObjectRef<K>, Infallible>> + Send + use<K>
+    where
+        K: 'static,
+    {
+        let inner = Arc::clone(&self.inner);
+        stream::unfold((inner, Vec::new()), |(inner, mut batch)| async move {
+            loop {
+                if let Some(object) = batch.pop() {
+                    return Some((Ok(object), (inner, batch)));
+                }
+                let notified = inner.notify.notified();
+                let taken =
+                    std::mem::take(&mut *inner.marked.lock().unwrap_or_else(PoisonError::into_inner));
+                if taken.is_empty() {
+                    notified.await;
+                }
+                batch.extend(taken);
+            }
+        })
+    }
+}

@@ -1,0 +1,107 @@
+//! Prometheus metrics of the controllers, `rollwright_controllers_*`, with bounded labels.
+
+use std::time::Duration;
+
+use prometheus::{
+    Encoder as _, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, Opts, Registry, TextEncoder,
+};
+
+/// Everything that the controllers count.
+pub struct Metrics {
+    registry: Registry,
+    reconcile: HistogramVec,
+    decide: HistogramVec,
+    failures: IntCounterVec,
+    requests: IntCounterVec,
+    request_seconds: HistogramVec,
+    malformed: IntCounterVec,
+    leader: IntGauge,
+}
+
+impl Metrics {
+    /// All metrics at zero, in a registry of their own.
+    pub fn new() -> Result<Self, prometheus::Error> {
+        let registry = Registry::new();
+        let counters = |name: &str, help: &str, labels: &[&str]| {
+            let opts = Opts::new(format!("rollwright_controllers_{name}"), help);
+            let counters = IntCounterVec::new(opts, labels)?;
+            registry.register(Box::new(counters.clone()))?;
+            Ok::<_, prometheus::Error>(counters)
+        };
+        // From 100 us to about 27 s.
+        let buckets: Vec<f64> = (0..12).map(|step| 1e-4 * 3.122_f64.powi(step)).collect();
+        let histograms = |name: &str, help: &str, label: &str| {
+            let opts = HistogramOpts::new(format!("rollwright_controllers_{name}"), help);
+            let histograms = HistogramVec::new(opts.buckets(buckets.clone()), &[label])?;
+            registry.register(Box::new(histograms.clone()))?;
+            Ok::<_, prometheus::Error>(histograms)
+        };
+        let leader = IntGauge::new("rollwright_controllers_leader", "1 in the replica that acts")?;
+        registry.register(Box::new(leader.clone()))?;
+        Ok(Self {
+            reconcile: histograms("reconcile_seconds", "One reconciliation", "kind")?,
+            decide: histograms(
+                "reconcile_own_seconds",
+                "One reconciliation without the time of the API server and of queues and gateways",
+                "kind",
+            )?,
+            failures: counters(
+                "reconcile_failures_total",
+                "Reconciliations that failed",
+                &["kind", "category"],
+            )?,
+            requests: counters(
+                "api_requests_total",
+                "Requests to the API server, watches aside",
+                &["verb", "outcome"],
+            )?,
+            request_seconds: histograms(
+                "api_request_seconds",
+                "One request to the API server",
+                "verb",
+            )?,
+            malformed: counters(
+                "malformed_objects_total",
+                "Custom resources found not to parse",
+                &["kind"],
+            )?,
+            leader,
+            registry,
+        })
+    }
+
+    /// One reconciliation took `whole`, of which `outside` was spent waiting for others.
+    pub(crate) fn reconciled(&self, kind: &str, whole: Duration, outside: Duration) {
+        self.reconcile.with_label_values(&[kind]).observe(whole.as_secs_f64());
+        let own = whole.saturating_sub(outside);
+        self.decide.with_label_values(&[kind]).observe(own.as_secs_f64());
+    }
+
+    /// One reconciliation failed.
+    pub(crate) fn failed(&self, kind: &str, category: &str) {
+        self.failures.with_label_values(&[kind, category]).inc();
+    }
+
+    /// One request to the API server ended.
+    pub(crate) fn requested(&self, verb: &str, outcome: &str, took: Duration) {
+        self.requests.with_label_values(&[verb, outcome]).inc();
+        self.request_seconds.with_label_values(&[verb]).observe(took.as_secs_f64());
+    }
+
+    /// A custom resource does not parse.
+    pub(crate) fn malformed(&self, kind: &str) {
+        self.malformed.with_label_values(&[kind]).inc();
+    }
+
+    /// Whether this replica acts.
+    pub(crate) fn leads(&self, leads: bool) {
+        self.leader.set(i64::from(leads));
+    }
+
+    /// The text form that Prometheus scrapes.
+    pub fn render(&self) -> Result<Vec<u8>, prometheus::Error> {
+        let mut text = Vec::new();
+        TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
+        Ok(text)
+    }
+}

@@ -1,0 +1,169 @@
+//! Opens the caches: one watch a kind.
+
+use std::sync::Arc;
+
+use kube::runtime::reflector::store::Writer;
+use kube::runtime::watcher;
+use kube::{Api, Client};
+use tokio::task::JoinSet;
+
+use crate::labels::OURS;
+use crate::metrics::Metrics;
+use crate::settings::METRICS_SECRET;
+use crate::stores::Stores;
+use crate::trim;
+use crate::watch::{Listeners, Watch, What, equal, same_version};
+
+/// The writing ends of all caches.
+pub(crate) struct Watches {
+    pools: Writer<rollwright_crds::ResourcePool>,
+    jobs: Writer<rollwright_crds::RolloutJob>,
+    queues: Writer<rollwright_crds::ActionQueue>,
+    rewards: Writer<rollwright_crds::RewardService>,
+    nodes: Writer<k8s_openapi::api::core::v1::Node>,
+    pods: Writer<k8s_openapi::api::core::v1::Pod>,
+    stateful_sets: Writer<k8s_openapi::api::apps::v1::StatefulSet>,
+    deployments: Writer<k8s_openapi::api::apps::v1::Deployment>,
+    services: Writer<kube::core::PartialObjectMeta<k8s_openapi::api::core::v1::Service>>,
+    config_maps: Writer<kube::core::PartialObjectMeta<k8s_openapi::api::core::v1::ConfigMap>>,
+    network_policies:
+        Writer<kube::core::PartialObjectMeta<k8s_openapi::api::networking::v1::NetworkPolicy>>,
+    secrets: Writer<k8s_openapi::api::core::v1::Secret>,
+    metrics_secret: Writer<k8s_openapi::api::core::v1::Secret>,
+}
+
+impl Watches {
+    /// Empty caches.
+    pub(crate) fn open() -> (Self, Stores) {
+        let watches = Self {
+            pools: Writer::default(),
+            jobs: Writer::default(),
+            queues: Writer::default(),
+            rewards: Writer::default(),
+            nodes: Writer::default(),
+            pods: Writer::default(),
+            stateful_sets: Writer::default(),
+            deployments: Writer::default(),
+            services: Writer::default(),
+            config_maps: Writer::default(),
+            network_policies: Writer::default(),
+            secrets: Writer::default(),
+            metrics_secret: Writer::default(),
+        };
+        let stores = Stores {
+            pools: watches.pools.as_reader(),
+            jobs: watches.jobs.as_reader(),
+            queues: watches.queues.as_reader(),
+            rewards: watches.rewards.as_reader(),
+            nodes: watches.nodes.as_reader(),
+            pods: watches.pods.as_reader(),
+            stateful_sets: watches.stateful_sets.as_reader(),
+            deployments: watches.deployments.as_reader(),
+            services: watches.services.as_reader(),
+            config_maps: watches.config_maps.as_reader(),
+            network_policies: watches.network_policies.as_reader(),
+            secrets: watches.secrets.as_reader(),
+            metrics_secret: watches.metrics_secret.as_reader(),
+            malformed: crate::malformed::Malformed::default(),
+        };
+        (watches, stores)
+    }
+
+    /// Fills the caches from now on.
+    pub(crate) fn run(
+        self,
+        client: &Client,
+        stores: &Stores,
+        namespace: &str,
+        metrics: &Arc<Metrics>,
+        listeners: &Listeners,
+    ) -> JoinSet<()> {
+        let mut tasks = JoinSet::new();
+        macro_rules! guarded {
+            ($writer:ident, $what:ident) => {
+                let watch = Watch {
+                    writer: self.$writer,
+                    trim: trim::any,
+                    same: equal,
+                    what: |object| What::$what(object),
+                };
+                let malformed = stores.malformed.clone();
+                tasks.spawn(watch.run_guarded(
+                    client.clone(),
+                    malformed,
+                    Arc::clone(metrics),
+                    listeners.clone(),
+                ));
+            };
+        }
+        guarded!(pools, Pool);
+        guarded!(jobs, Job);
+        guarded!(queues, Queue);
+        guarded!(rewards, Reward);
+        macro_rules! plain {
+            ($writer:ident, $trim:path, $same:path, $config:expr, $what:expr) => {
+                let watch =
+                    Watch { writer: self.$writer, trim: $trim, same: $same, what: $what };
+                tasks.spawn(watch.run(Api::all(client.clone()), $config, listeners.clone()));
+            };
+        }
+        let every = watcher::Config::default;
+        let ours = || watcher::Config::default().labels(OURS);
+        plain!(nodes, trim::node, equal, every(), |node| What::Node(node));
+        plain!(pods, trim::pod, equal, every(), |pod| What::Pod(pod));
+        plain!(stateful_sets, trim::stateful_set, equal, ours(), |set| What::Owned(
+            "StatefulSet",
+            &set.metadata
+        ));
+        plain!(deployments, trim::deployment, equal, ours(), |deployment| What::Owned(
+            "Deployment",
+            &deployment.metadata
+        ));
+        plain!(services, trim::any, same_version, ours(), |service| What::Owned(
+            "Service",
+            &service.metadata
+        ));
+        plain!(config_maps, trim::any, same_version, ours(), |map| What::Owned(
+            "ConfigMap",
+            &map.metadata
+        ));
+        plain!(network_policies, trim::any, same_version, ours(), |policy| What::Owned(
+            "NetworkPolicy",
+            &policy.metadata
+        ));
+        plain!(secrets, trim::any, same_version, ours(), |secret| What::Owned(
+            "Secret",
+            &secret.metadata
+        ));
+        let one = watcher::Config::default().fields(&format!("metadata.name={METRICS_SECRET}"));
+        let watch = Watch {
+            writer: self.metrics_secret,
+            trim: trim::any,
+            same: equal,
+            what: |_| What::Everything,
+        };
+        tasks.spawn(watch.run(
+            Api::namespaced(client.clone(), namespace),
+            one,
+            listeners.clone(),
+        ));
+        tasks
+    }
+}
+
+/// Waits until every cache was filled once; an error when its watch is no more.
+pub(crate) async fn filled(stores: &Stores) -> Result<(), kube::runtime::reflector::store::WriterDropped> {
+    stores.pools.wait_until_ready().await?;
+    stores.jobs.wait_until_ready().await?;
+    stores.queues.wait_until_ready().await?;
+    stores.rewards.wait_until_ready().await?;
+    stores.nodes.wait_until_ready().await?;
+    stores.pods.wait_until_ready().await?;
+    stores.stateful_sets.wait_until_ready().await?;
+    stores.deployments.wait_until_ready().await?;
+    stores.services.wait_until_ready().await?;
+    stores.config_maps.wait_until_ready().await?;
+    stores.network_policies.wait_until_ready().await?;
+    stores.secrets.wait_until_ready().await?;
+    stores.metrics_secret.wait_until_ready().await
+}

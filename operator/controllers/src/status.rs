@@ -1,0 +1,47 @@
+//! Writes `status` when it says something new.
+
+use std::fmt::Debug;
+
+use kube::api::{Patch, PatchParams};
+use kube::core::object::HasStatus;
+use kube::{Api, Resource, ResourceExt as _};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::json;
+
+use crate::apply::Site;
+use crate::context::Context;
+use crate::error::{CallError, named};
+
+impl Context {
+    /// Writes the status of a custom resource unless it has it already; true when written.
+    /// Conditions come from [`crate::conditions::merge`], which keeps their times, so an equal
+    /// state is an equal status.
+    pub async fn publish<K>(
+        &self,
+        site: Site,
+        object: &K,
+        status: &K::Status,
+    ) -> Result<bool, CallError>
+    where
+        K: Resource<DynamicType = ()> + HasStatus + Clone + Debug + DeserializeOwned,
+        K::Status: Serialize + PartialEq,
+    {
+        if object.status() == Some(status) {
+            return Ok(false);
+        }
+        let name = object.name_any();
+        let api: Api<K> = self.api_of(object);
+        let patch = json!({
+            "apiVersion": K::api_version(&()),
+            "kind": K::kind(&()),
+            "metadata": {"name": name},
+            "status": status,
+        });
+        let params = PatchParams::apply(site.0).force();
+        let what = || named(&K::kind(&()), object.namespace().as_deref(), &name);
+        let request = api.patch_status(&name, &params, &Patch::Apply(&patch));
+        self.calls.call("patch-status", what, request).await?;
+        Ok(true)
+    }
+}

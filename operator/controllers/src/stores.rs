@@ -1,0 +1,87 @@
+//! What the controllers see of the cluster: one shared cache a kind, each object cut down to
+//! what somebody reads.
+
+use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, Secret, Service};
+use k8s_openapi::api::networking::v1::NetworkPolicy;
+use kube::Resource;
+use kube::core::PartialObjectMeta;
+use kube::runtime::reflector::{ObjectRef, Store};
+use rollwright_crds::{ActionQueue, ResourcePool, RewardService, RolloutJob};
+use std::sync::Arc;
+
+use crate::malformed::Malformed;
+
+/// Readers of the caches. They lag behind the API server and never call it.
+#[derive(Clone, Debug)]
+pub struct Stores {
+    /// All ResourcePools.
+    pub pools: Store<ResourcePool>,
+    /// All RolloutJobs.
+    pub jobs: Store<RolloutJob>,
+    /// All ActionQueues.
+    pub queues: Store<ActionQueue>,
+    /// All RewardServices.
+    pub rewards: Store<RewardService>,
+    /// All nodes: labels, taints, `unschedulable`, capacity, allocatable, readiness.
+    pub nodes: Store<Node>,
+    /// All pods. Of others': node, owner, requests and phase. Of ours also labels, annotations
+    /// and status.
+    pub pods: Store<Pod>,
+    /// Our StatefulSets: metadata and status.
+    pub stateful_sets: Store<StatefulSet>,
+    /// Our Deployments: metadata and status.
+    pub deployments: Store<Deployment>,
+    /// Our Services: metadata.
+    pub services: Store<PartialObjectMeta<Service>>,
+    /// Our ConfigMaps: metadata.
+    pub config_maps: Store<PartialObjectMeta<ConfigMap>>,
+    /// Our NetworkPolicies: metadata.
+    pub network_policies: Store<PartialObjectMeta<NetworkPolicy>>,
+    /// Our Secrets, with their data.
+    pub secrets: Store<Secret>,
+    /// The one Secret with the token of every `/metrics`.
+    pub metrics_secret: Store<Secret>,
+    /// Custom resources that do not parse.
+    pub malformed: Malformed,
+}
+
+impl Stores {
+    /// A pool by its name.
+    pub fn pool(&self, name: &str) -> Option<Arc<ResourcePool>> {
+        self.pools.get(&ObjectRef::new(name))
+    }
+
+    /// A queue by its namespace and name.
+    pub fn queue(&self, namespace: &str, name: &str) -> Option<Arc<ActionQueue>> {
+        self.queues.get(&ObjectRef::new(name).within(namespace))
+    }
+
+    /// A reward service by its namespace and name.
+    pub fn reward(&self, namespace: &str, name: &str) -> Option<Arc<RewardService>> {
+        self.rewards.get(&ObjectRef::new(name).within(namespace))
+    }
+
+    /// One of our Secrets.
+    pub fn secret(&self, namespace: &str, name: &str) -> Option<Arc<Secret>> {
+        self.secrets.get(&ObjectRef::new(name).within(namespace))
+    }
+
+    /// The pods that a custom resource is the controlling owner of.
+    pub fn pods_of(&self, owner_uid: &str) -> Vec<Arc<Pod>> {
+        self.pods.state_filter(|pod| {
+            pod.metadata.owner_references.iter().flatten().any(|owner| owner.uid == owner_uid)
+        })
+    }
+
+    /// The token of `/metrics`, if the release has one.
+    pub fn metrics_token(&self) -> Option<Vec<u8>> {
+        let secret = self.metrics_secret.state().into_iter().next()?;
+        secret.data.as_ref()?.get("token").map(|token| token.0.clone())
+    }
+}
+
+/// Reference to any object by its metadata.
+pub fn reference<K: Resource<DynamicType = ()>>(object: &K) -> ObjectRef<K> {
+    ObjectRef::from_obj(object)
+}
