@@ -1,0 +1,100 @@
+#!/usr/bin/env python3
+"""Queries of the dashboards and alert rules.
+
+  dashboard-queries.py              prints them, one JSON object {where, query} a line, with the
+                                    variables filled in, ready for /api/v1/query
+  dashboard-queries.py --check      checks that each metric they name is registered in the source
+  dashboard-queries.py --window 5m  the time that rates are taken over (default 5m)
+"""
+
+import argparse
+import json
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+FILES = ROOT / "helm/rollwright/files"
+# Where the metrics of each process are registered.
+SOURCES = {
+    "rollwright_agent_": ["agent/src"],
+    "rollwright_controllers_": ["operator/controllers/src"],
+    "rollwright_gateway_": ["operator/gateway/src"],
+    "rollwright_queue_": ["operator/queue/src"],
+}
+NAME = re.compile(r"\brollwright_[a-z_]+\b")
+
+
+def targets(panels):
+    for panel in panels:
+        for target in panel.get("targets", []):
+            yield panel["title"], target["expr"]
+        yield from targets(panel.get("panels", []))
+
+
+def dashboards(window):
+    for path in sorted((FILES / "dashboards").glob("*.json")):
+        for title, query in targets(json.loads(path.read_text())["panels"]):
+            query = query.replace("$__rate_interval", window)
+            query = re.sub(r"\$(namespace|rolloutjob|queue|node)\b", ".*", query)
+            yield f"{path.name}: {title}", query
+
+
+def alerts():
+    """Expressions of the alert rules, which are written on one line or folded."""
+    for path in sorted((FILES / "alerts").glob("*.yaml")):
+        text = path.read_text()
+        for name, expr in re.findall(
+            r"- alert: (\w+)\n\s+expr: (?:>-\n)?((?:.|\n)*?)\n\s+(?:for|labels):", text
+        ):
+            yield f"{path.name}: {name}", " ".join(expr.split())
+
+
+def registered(name):
+    """Whether the source registers a metric of this name: whole, or behind its prefix."""
+    prefix = next((prefix for prefix in SOURCES if name.startswith(prefix)), None)
+    if prefix is None:
+        return False
+    texts = [
+        path.read_text()
+        for folder in SOURCES[prefix]
+        for path in (ROOT / folder).rglob("*.rs")
+        if "metrics" in path.as_posix()
+    ]
+    wanted = [name]
+    wanted += [name.removesuffix(end) for end in ("_bucket", "_sum", "_count") if name.endswith(end)]
+    return any(
+        f'"{one}"' in text or f'"{one.removeprefix(prefix)}"' in text
+        for one in wanted
+        for text in texts
+    )
+
+
+def main():
+    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments.add_argument("--check", action="store_true")
+    arguments.add_argument("--window", default="5m")
+    arguments = arguments.parse_args()
+    queries = [*dashboards(arguments.window)]
+    if not arguments.check:
+        for where, query in queries:
+            print(json.dumps({"where": where, "query": query}))
+        return
+    queries += alerts()
+    unknown = {
+        f"{where}: no source registers {name}"
+        for where, query in queries
+        for name in NAME.findall(query)
+        if not registered(name)
+    }
+    for line in sorted(unknown):
+        print(line, file=sys.stderr)
+    if unknown:
+        sys.exit(1)
+    names = {name for _, query in queries for name in NAME.findall(query)}
+    if len(queries) < 40 or len(names) < 30:
+        sys.exit(f"only {len(queries)} queries over {len(names)} metrics were found")
+    print(f"{len(queries)} queries over {len(names)} metrics, all registered")
+
+
+main()
