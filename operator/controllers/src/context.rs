@@ -3,9 +3,7 @@
 use std::sync::Arc;
 
 use k8s_openapi::jiff::Timestamp;
-use kube::core::Resource;
-use kube::{Api, Client};
-use serde::de::DeserializeOwned;
+use kube::Client;
 use tokio::sync::watch;
 
 use crate::apply::Memory;
@@ -45,18 +43,6 @@ pub struct Context {
 }
 
 impl Context {
-    /// The API of an object's kind in its namespace.
-    pub fn api_of<K>(&self, object: &K) -> Api<K>
-    where
-        K: Resource<DynamicType = ()> + DeserializeOwned,
-    {
-        let scope = match &object.meta().namespace {
-            Some(namespace) => kube::core::Scope::Namespaced(namespace.clone()),
-            None => kube::core::Scope::Cluster,
-        };
-        Api::dynamic(self.client.clone(), &(), &scope)
-    }
-
     /// Keys and issuer of the API server, if they are known.
     pub fn issuer(&self) -> Option<Arc<Issuer>> {
         self.issuer_rx.borrow().clone()

@@ -14,12 +14,14 @@ use crate::context::Context;
 use crate::error::{CallError, named};
 
 impl Context {
-    /// Writes the status of a custom resource unless it has it already; true when written.
+    /// Writes the status of a custom resource through the API of its kind and namespace, unless
+    /// it has it already; true when written.
     /// Conditions come from [`crate::conditions::merge`], which keeps their times, so an equal
     /// state is an equal status.
     pub async fn publish<K>(
         &self,
         site: Site,
+        api: &Api<K>,
         object: &K,
         status: &K::Status,
     ) -> Result<bool, CallError>
@@ -31,7 +33,6 @@ impl Context {
             return Ok(false);
         }
         let name = object.name_any();
-        let api: Api<K> = self.api_of(object);
         let patch = json!({
             "apiVersion": K::api_version(&()),
             "kind": K::kind(&()),
@@ -40,7 +41,8 @@ impl Context {
         });
         let params = PatchParams::apply(site.0).force();
         let what = || named(&K::kind(&()), object.namespace().as_deref(), &name);
-        let request = api.patch_status(&name, &params, &Patch::Apply(&patch));
+        let patch = Patch::Apply(&patch);
+        let request = api.patch_status(&name, &params, &patch);
         self.calls.call("patch-status", what, request).await?;
         Ok(true)
     }

@@ -29,10 +29,10 @@ pub enum Lost {
     #[error("another replica holds the Lease now")]
     Taken,
     /// It could not be renewed in time.
-    #[error("the Lease could not be renewed for {} s: {0}", DEADLINE.as_secs())]
+    #[error("the Lease could not be renewed in time: {0}")]
     NotRenewed(CallError),
     /// The API server did not answer in time.
-    #[error("the API server did not answer for {} s, so the Lease may be another's", DEADLINE.as_secs())]
+    #[error("the API server did not answer in time, so the Lease may be another's")]
     NoAnswer,
 }
 
