@@ -55,7 +55,7 @@ pub struct ActionQueueSpec {
     /// Weights of jobs in the fair share; a job that is not named has weight 1.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1024))]
-    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["namespace".into(), "name".into()]))]
     pub jobs: Vec<JobShare>,
     /// What sandboxes look like.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -139,7 +139,11 @@ pub enum Ordering {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct JobShare {
-    /// What callers give as `job`.
+    /// Namespace of the job; empty: the queue's own. Outside a cluster it has no meaning.
+    #[serde(default)]
+    #[schemars(length(max = 63), regex(pattern = "^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$"))]
+    pub namespace: String,
+    /// Name of the `RolloutJob`, or what callers give as `job`.
     pub name: Name,
     /// Its share against the other jobs' that have work.
     #[serde(default = "one")]

@@ -11,7 +11,7 @@ use rollwright_e2e::gateway::{Gateway, Judge, KEY, LIMIT, Record, Setup, chat, i
 use rollwright_e2e::stack::Stack;
 use rollwright_e2e::wait;
 use rollwright_engine_sim::{Capacity, Config, EngineSim, Latency, Outcome};
-use rollwright_gateway::{GatewayConfig, Listen, Listeners, WorkerConfig};
+use rollwright_gateway::{AuthConfig, GatewayConfig, Listen, Listeners, WorkerConfig};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
@@ -490,7 +490,8 @@ impl Here {
         let keys = dir.path().join("keys");
         std::fs::write(&keys, format!("job:{KEY}\n"))?;
         let callers = Listen::Tcp("127.0.0.1:0".parse()?);
-        let listeners = Listeners { callers, api_keys: Some(keys), metrics: None };
+        let auth = AuthConfig::api_keys(keys);
+        let listeners = Listeners { callers, auth, metrics: None };
         let gateway = rollwright_gateway::Gateway::start(config, listeners).await?;
         let Listen::Tcp(address) = gateway.address().clone() else { anyhow::bail!("no address") };
         let stop = tokio_util::sync::CancellationToken::new();

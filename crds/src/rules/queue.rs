@@ -3,7 +3,7 @@
 use super::{Check, Violation};
 use crate::ByteSize;
 use crate::queue::{
-    ActionProfile, ActionQueueSpec, Policy, PolicyType, SandboxTemplate, parse_destination,
+    ActionProfile, ActionQueueSpec, JobShare, Policy, PolicyType, SandboxTemplate, parse_destination,
 };
 
 /// The least memory that Docker accepts.
@@ -18,9 +18,14 @@ impl ActionQueueSpec {
         spec.unique("pools", "", &self.pools);
         self.policy.check(&mut spec.field("policy"));
         spec.count("jobs", self.jobs.len(), 0..=1024);
-        spec.unique("jobs", "name", self.jobs.iter().map(|job| &job.name));
+        spec.unique("jobs", "name", self.jobs.iter().map(JobShare::full_name));
         for (index, job) in self.jobs.iter().enumerate() {
-            spec.item("jobs", index).within("weight", job.weight, 1..=1000);
+            let mut item = spec.item("jobs", index);
+            item.within("weight", job.weight, 1..=1000);
+            item.require(
+                is_namespace(&job.namespace),
+                "namespace must be empty or 1 to 63 lower-case letters, digits or '-', a letter or digit first and last",
+            );
         }
         spec.count("templates", self.templates.len(), 0..=64);
         spec.unique("templates", "name", self.templates.iter().map(|template| &template.name));
@@ -37,6 +42,23 @@ impl ActionQueueSpec {
         limits.within("maxTrajectories", self.limits.max_trajectories, 1..=1_000_000);
         found
     }
+}
+
+impl JobShare {
+    /// For people.
+    fn full_name(&self) -> String {
+        match self.namespace.as_str() {
+            "" => self.name.to_string(),
+            namespace => format!("{namespace}/{}", self.name),
+        }
+    }
+}
+
+/// Empty, or a DNS label (RFC 1123).
+fn is_namespace(name: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    let edge = name.starts_with('-') || name.ends_with('-');
+    name.len() <= 63 && !edge && name.bytes().all(allowed)
 }
 
 impl Policy {

@@ -18,11 +18,12 @@ use rollwright_proto::v1::output::Stream as OutputStream;
 use tokio::net::UnixStream;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
-use tonic::metadata::{AsciiMetadataValue, MetadataValue};
-use tonic::service::Interceptor;
+use tonic::metadata::MetadataValue;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Request, Status, Streaming};
+use tonic::{Status, Streaming};
+
+use crate::bearer::{Bearer, Credential};
 
 const CONNECT: Duration = Duration::from_secs(5);
 /// A connection on which nothing comes is asked whether it lives.
@@ -36,20 +37,7 @@ const MAX_RELEASING: usize = 10_000;
 /// Bytes kept of the end of standard output and of standard error.
 const TAIL: usize = 64 << 10;
 
-type Service = ActionServiceClient<InterceptedService<Channel, Key>>;
-
-/// Puts the job's API key on every call.
-#[derive(Clone)]
-struct Key(Option<AsciiMetadataValue>);
-
-impl Interceptor for Key {
-    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
-        if let Some(key) = &self.0 {
-            request.metadata_mut().insert("authorization", key.clone());
-        }
-        Ok(request)
-    }
-}
+type Service = ActionServiceClient<InterceptedService<Channel, Bearer>>;
 
 /// A caller of one queue. Cheap to clone; connects when it is first used.
 #[derive(Clone)]
@@ -95,27 +83,22 @@ impl Actions {
         });
         // The name is never looked up: the connector above decides where it goes.
         let endpoint = settled(Endpoint::from_static("http://queue.local"));
-        Self::new(endpoint.connect_with_connector_lazy(connect), None, job)
+        Self::new(endpoint.connect_with_connector_lazy(connect), Bearer::None, job)
     }
 
-    /// Of the queue at `url`, such as `http://queue.rollwright:7000`, with the job's API key.
-    pub fn tcp(url: &str, key: &str, job: &str) -> Result<Self, Fault> {
+    /// Of the queue at `url`, such as `http://queue.rollwright:7000`, for `job`.
+    pub fn tcp(url: &str, credential: &Credential, job: &str) -> Result<Self, Fault> {
         let endpoint = Endpoint::from_shared(url.to_owned()).map_err(|_| {
             let message = format!(
                 "`{url}` is no queue's address: write for example \"http://queue.rollwright:7000\""
             );
             Fault::new(FaultKind::User, "InvalidQueueUrl", message)
         })?;
-        let mut key = AsciiMetadataValue::try_from(format!("Bearer {key}")).map_err(|_| {
-            let message = "the queue's API key has characters that no HTTP header may have";
-            Fault::new(FaultKind::User, "InvalidApiKey", message)
-        })?;
-        key.set_sensitive(true);
-        Ok(Self::new(settled(endpoint).connect_lazy(), Some(key), job))
+        Ok(Self::new(settled(endpoint).connect_lazy(), Bearer::new(credential)?, job))
     }
 
-    fn new(channel: Channel, key: Option<AsciiMetadataValue>, job: &str) -> Self {
-        let service = ActionServiceClient::with_interceptor(channel, Key(key));
+    fn new(channel: Channel, bearer: Bearer, job: &str) -> Self {
+        let service = ActionServiceClient::with_interceptor(channel, bearer);
         Self { service, job: job.into(), releasing: TaskTracker::new() }
     }
 

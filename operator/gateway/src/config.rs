@@ -2,12 +2,14 @@
 
 use std::path::PathBuf;
 
-use rollwright_core::ids::{JobId, WorkerId};
+use rollwright_auth::Namespace;
+use rollwright_core::ids::{InvalidId, JobId, WorkerId};
 use rollwright_core::rollout;
 use rollwright_core::router::WorkerSpec;
 use rollwright_crds::engine::EngineType;
 use rollwright_crds::reward::RewardServiceSpec;
 
+use crate::bearer::Credential;
 use crate::engine::control::{Dialect, Limits as ControlLimits};
 use crate::proxy::Limits;
 use crate::workers::WatchConfig;
@@ -17,6 +19,8 @@ use crate::workers::WatchConfig;
 pub struct GatewayConfig {
     /// The job.
     pub job: JobId,
+    /// Its namespace, in a cluster.
+    pub namespace: Option<Namespace>,
     /// Name that `/v1/models` answers with.
     pub model: String,
     /// How the engines are controlled.
@@ -49,6 +53,17 @@ pub struct GatewayConfig {
     pub watch: WatchConfig,
 }
 
+impl GatewayConfig {
+    /// What the job is called beyond its namespace: at the queue, and by its callers'
+    /// rights.
+    pub fn job_id(&self) -> Result<JobId, InvalidId> {
+        match &self.namespace {
+            Some(namespace) => JobId::new(&namespace.qualify(self.job.as_str())),
+            None => Ok(self.job.clone()),
+        }
+    }
+}
+
 /// One engine.
 #[derive(Debug, Clone)]
 pub struct WorkerConfig {
@@ -78,12 +93,12 @@ pub struct RewardConfig {
 pub enum QueueAddress {
     /// Its Unix socket.
     Unix(PathBuf),
-    /// `HOST:PORT`, with this job's key.
+    /// `HOST:PORT`, with this job's right there.
     Tcp {
         /// Host and port.
         address: String,
-        /// The key.
-        key: Secret,
+        /// What it asks for.
+        credential: Credential,
     },
 }
 

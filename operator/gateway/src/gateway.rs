@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use rollwright_auth::{ApiKeys, KeysError, MetricsError, MetricsListen, MetricsListener};
+use rollwright_auth::{AuthConfig, AuthError, MetricsError, MetricsListen, MetricsListener};
 use rollwright_core::fault::Fault;
 use rollwright_core::ids::{InvalidId, Task};
 use rollwright_core::rollout::{Event, Rollout};
@@ -37,8 +37,8 @@ const PULL_PATIENCE: std::time::Duration = std::time::Duration::from_mins(1);
 pub struct Listeners {
     /// Callers.
     pub callers: Listen,
-    /// File of `JOB:KEY` lines; needed on TCP.
-    pub api_keys: Option<PathBuf>,
+    /// What callers on TCP show.
+    pub auth: AuthConfig,
     /// Metrics and health.
     pub metrics: Option<MetricsListen>,
 }
@@ -46,14 +46,14 @@ pub struct Listeners {
 /// Why a gateway does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum GatewayError {
-    /// TCP without keys.
-    #[error(
-        "callers on {0} would not be authenticated: give an API key file, or listen on a Unix socket"
-    )]
-    NoKeys(SocketAddr),
-    /// The keys cannot be read.
-    #[error(transparent)]
-    Keys(#[from] KeysError),
+    /// Callers cannot be told apart.
+    #[error("cannot listen on {addr}: {source}; or listen on a Unix socket")]
+    Auth {
+        /// Address and port.
+        addr: SocketAddr,
+        /// Why.
+        source: AuthError,
+    },
     /// The callers' address cannot be had.
     #[error(transparent)]
     Listen(#[from] ListenError),
@@ -105,10 +105,12 @@ pub struct Gateway {
 impl Gateway {
     /// Opens the store, takes up what was there, listens, and begins to ask the engines.
     pub async fn start(config: GatewayConfig, listeners: Listeners) -> Result<Self, GatewayError> {
-        let keys = match (&listeners.callers, &listeners.api_keys) {
-            (Listen::Tcp(_), Some(path)) => Some(ApiKeys::read(path)?),
-            (Listen::Tcp(addr), None) => return Err(GatewayError::NoKeys(*addr)),
-            (Listen::Unix(_), _) => None,
+        let auth = match &listeners.callers {
+            Listen::Tcp(addr) => {
+                let auth = listeners.auth.open(SystemTime::now());
+                Some(auth.map_err(|source| GatewayError::Auth { addr: *addr, source })?)
+            }
+            Listen::Unix(_) => None,
         };
         let metrics_listener = match &listeners.metrics {
             Some(listen) => Some(listen.bind().await?),
@@ -135,7 +137,7 @@ impl Gateway {
             workers.push((worker.clone(), control.map_err(GatewayError::Refused)?));
         }
         let models = vec![config.model.clone()];
-        let (job, limits) = (config.job.clone(), config.limits.clone());
+        let (job, limits) = (config.job_id()?, config.limits.clone());
         let driver = Driver::new(DriverParts {
             config,
             dispatch: Arc::clone(&dispatch),
@@ -161,7 +163,7 @@ impl Gateway {
 
         let parts = proxy::Parts {
             job,
-            keys: keys.unwrap_or_default(),
+            auth,
             dispatch: Arc::clone(&dispatch),
             api: api::routes(Arc::new(Api(Arc::clone(&driver)))),
             api_runtime: tokio::runtime::Handle::current(),
@@ -269,11 +271,11 @@ async fn weights(config: &GatewayConfig) -> Result<(BucketStore, Puller), Gatewa
 }
 
 fn connect(queue: &QueueAddress, config: &GatewayConfig) -> Result<Actions, GatewayError> {
+    let job = config.job_id()?;
     match queue {
-        QueueAddress::Unix(socket) => Ok(Actions::unix(socket, config.job.as_str())),
-        QueueAddress::Tcp { address, key } => {
-            let actions = Actions::tcp(address, key.expose(), config.job.as_str());
-            actions.map_err(GatewayError::Refused)
+        QueueAddress::Unix(socket) => Ok(Actions::unix(socket, job.as_str())),
+        QueueAddress::Tcp { address, credential } => {
+            Actions::tcp(address, credential, job.as_str()).map_err(GatewayError::Refused)
         }
     }
 }

@@ -5,6 +5,7 @@
 
 pub mod actions;
 pub mod api;
+mod bearer;
 mod config;
 pub mod dispatch;
 mod driver;
@@ -21,7 +22,9 @@ pub mod store;
 pub mod weights;
 pub mod workers;
 
+pub use bearer::Credential;
 pub use config::{GatewayConfig, QueueAddress, RewardConfig, Secret, WorkerConfig};
 pub use gateway::{Gateway, GatewayError, Listeners};
 pub use manifest::ManifestError;
 pub use proxy::Listen;
+pub use rollwright_auth::{AuthConfig, Namespace, TokenConfig};

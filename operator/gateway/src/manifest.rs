@@ -102,6 +102,7 @@ impl GatewayConfig {
         });
         Ok(Self {
             job: JobId::new(&name).map_err(named)?,
+            namespace: None,
             model: spec.model.served_name.clone().unwrap_or_else(|| spec.model.path.clone()),
             dialect: (&spec.engine).into(),
             kind: spec.engine.kind,

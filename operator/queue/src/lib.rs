@@ -19,10 +19,13 @@ pub mod metrics;
 mod scheduler;
 mod server;
 mod store;
+mod tls;
 
 pub use config::{Profile, QueueConfig, Template};
-pub use listen::{AgentListen, Listen, ListenError, TlsFiles};
-pub use rollwright_auth::{ApiKeys, KeysError, MetricsListen};
+pub use listen::{AgentListen, Listen, ListenError};
+pub use manifest::JobNames;
+pub use rollwright_auth::{AuthConfig, MetricsListen, Namespace, TokenConfig};
 pub use server::{Listeners, QueueError, QueueServer, run};
 pub use store::StoreError;
+pub use tls::{TlsError, TlsFiles};
 pub use tokio_util::sync::CancellationToken;

@@ -3,11 +3,14 @@
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
+use rollwright_auth::reload::Reloading;
+use rollwright_auth::{AuthConfig, AuthError, Authenticator, MetricsError};
+use rustls::ServerConfig;
 use tokio::net::{TcpListener, UnixListener};
-use tonic::transport::{Certificate, Identity, ServerTlsConfig};
 
-use rollwright_auth::{ApiKeys, KeysError, MetricsError};
+use crate::tls::{TlsError, TlsFiles};
 
 /// Where callers connect.
 #[derive(Debug, Clone)]
@@ -18,8 +21,8 @@ pub enum Listen {
     Tcp {
         /// Address and port.
         addr: SocketAddr,
-        /// File of `JOB:KEY` lines; without it the queue does not start.
-        api_keys: Option<PathBuf>,
+        /// What callers show; without anything the queue does not start.
+        auth: AuthConfig,
     },
 }
 
@@ -34,28 +37,22 @@ pub enum AgentListen {
         addr: SocketAddr,
         /// Certificates; without them the queue does not start.
         tls: Option<TlsFiles>,
+        /// Name that an agent's certificate must have; `None`: its node's.
+        agent_name: Option<String>,
     },
-}
-
-/// PEM files of a mutual TLS server.
-#[derive(Debug, Clone)]
-pub struct TlsFiles {
-    /// The server's certificate chain.
-    pub cert: PathBuf,
-    /// Its private key.
-    pub key: PathBuf,
-    /// The authority that agents' certificates are signed by.
-    pub client_ca: PathBuf,
 }
 
 /// Why the queue does not listen.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    /// TCP without keys.
-    #[error(
-        "callers on {0} would not be authenticated: give an API key file, or listen on a Unix socket"
-    )]
-    NoKeys(SocketAddr),
+    /// Callers cannot be told apart.
+    #[error("cannot listen on {addr}: {source}; or listen on a Unix socket")]
+    Auth {
+        /// Address and port.
+        addr: SocketAddr,
+        /// Why.
+        source: AuthError,
+    },
     /// TCP without certificates.
     #[error(
         "agents on {0} would not be authenticated: give certificate, key and client CA for mutual TLS, or listen on a Unix socket"
@@ -64,17 +61,9 @@ pub enum ListenError {
     /// Metrics cannot be served.
     #[error(transparent)]
     Metrics(#[from] MetricsError),
-    /// The API keys cannot be read.
+    /// Agents cannot be served.
     #[error(transparent)]
-    Keys(#[from] KeysError),
-    /// A file cannot be read.
-    #[error("cannot read {path}: {source}")]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
+    Tls(#[from] TlsError),
     /// The address cannot be had.
     #[error("cannot listen on {at}: {source}")]
     Bind {
@@ -100,46 +89,68 @@ impl Bound {
     }
 }
 
-impl Listen {
-    pub(crate) async fn bind(&self) -> Result<(Bound, Option<ApiKeys>), ListenError> {
+/// A bound listener of agents.
+pub(crate) enum AgentBound {
+    Unix(UnixListener, PathBuf),
+    Tls(TcpListener, Reloading<ServerConfig>),
+}
+
+impl AgentBound {
+    pub(crate) fn addr(&self) -> Option<SocketAddr> {
         match self {
-            Self::Unix(path) => Ok((unix(path)?, None)),
-            Self::Tcp { addr, api_keys } => {
-                let keys = api_keys.as_ref().ok_or(ListenError::NoKeys(*addr))?;
-                let keys = ApiKeys::read(keys)?;
-                Ok((tcp(*addr).await?, Some(keys)))
+            Self::Unix(..) => None,
+            Self::Tls(listener, _) => listener.local_addr().ok(),
+        }
+    }
+}
+
+impl Listen {
+    pub(crate) async fn bind(&self) -> Result<(Bound, Option<Authenticator>), ListenError> {
+        match self {
+            Self::Unix(path) => {
+                let (listener, path) = unix(path)?;
+                Ok((Bound::Unix(listener, path), None))
+            }
+            Self::Tcp { addr, auth } => {
+                let auth = auth.open(SystemTime::now());
+                let auth = auth.map_err(|source| ListenError::Auth { addr: *addr, source })?;
+                Ok((Bound::Tcp(tcp(*addr).await?), Some(auth)))
             }
         }
     }
 }
 
 impl AgentListen {
-    pub(crate) async fn bind(&self) -> Result<(Bound, Option<ServerTlsConfig>), ListenError> {
+    pub(crate) async fn bind(&self) -> Result<AgentBound, ListenError> {
         match self {
-            Self::Unix(path) => Ok((unix(path)?, None)),
-            Self::Tcp { addr, tls } => {
-                let tls = tls.as_ref().ok_or(ListenError::NoTls(*addr))?;
-                let identity = Identity::from_pem(read(&tls.cert)?, read(&tls.key)?);
-                let authority = Certificate::from_pem(read(&tls.client_ca)?);
-                let config = ServerTlsConfig::new().identity(identity).client_ca_root(authority);
-                Ok((tcp(*addr).await?, Some(config)))
+            Self::Unix(path) => {
+                let (listener, path) = unix(path)?;
+                Ok(AgentBound::Unix(listener, path))
             }
+            Self::Tcp { addr, tls, .. } => {
+                let tls = tls.as_ref().ok_or(ListenError::NoTls(*addr))?.open()?;
+                Ok(AgentBound::Tls(tcp(*addr).await?, tls))
+            }
+        }
+    }
+
+    /// Name that an agent's certificate must have.
+    pub(crate) fn agent_name(&self) -> Option<String> {
+        match self {
+            Self::Unix(_) => None,
+            Self::Tcp { agent_name, .. } => agent_name.clone(),
         }
     }
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, ListenError> {
-    std::fs::read(path).map_err(|source| ListenError::File { path: path.into(), source })
-}
-
-async fn tcp(addr: SocketAddr) -> Result<Bound, ListenError> {
+async fn tcp(addr: SocketAddr) -> Result<TcpListener, ListenError> {
     let bound = TcpListener::bind(addr).await;
-    bound.map(Bound::Tcp).map_err(|source| ListenError::Bind { at: addr.to_string(), source })
+    bound.map_err(|source| ListenError::Bind { at: addr.to_string(), source })
 }
 
 /// Binds under another name first, so that the socket never stands open to others
 /// and a stale one is replaced at once.
-fn unix(path: &Path) -> Result<Bound, ListenError> {
+fn unix(path: &Path) -> Result<(UnixListener, PathBuf), ListenError> {
     let failed = |source| ListenError::Bind { at: path.display().to_string(), source };
     if std::os::unix::net::UnixStream::connect(path).is_ok() {
         return Err(failed(std::io::Error::new(
@@ -157,5 +168,5 @@ fn unix(path: &Path) -> Result<Bound, ListenError> {
     let listener = UnixListener::bind(&fresh).map_err(failed)?;
     std::fs::set_permissions(&fresh, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
     std::fs::rename(&fresh, path).map_err(failed)?;
-    Ok(Bound::Unix(listener, path.into()))
+    Ok((listener, path.into()))
 }

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
+use rollwright_auth::Namespace;
 use rollwright_core::ids::{InvalidId, JobId, QuotaName};
 use rollwright_core::queue::{Config as CoreConfig, Policy};
 use rollwright_core::quota::{QuotaLimit, Rate};
 use rollwright_core::resources::{InvalidUnits, UnitChoice, Units};
 use rollwright_crds::pool::{DockerMode, NumaPolicy};
 use rollwright_crds::queue::{
-    ActionProfile, ExecMode, Ordering, Policy as PolicySpec, PolicyType, SandboxTemplate,
+    ActionProfile, ExecMode, JobShare, Ordering, Policy as PolicySpec, PolicyType, SandboxTemplate,
 };
 use rollwright_crds::{ActionQueue, ByteSize, CommandLine, ResourcePool, TimeSpan};
 use rollwright_proto::v1 as pb;
@@ -88,6 +89,14 @@ pub enum ManifestError {
         /// Why.
         source: InvalidUnits,
     },
+    /// Jobs of namespaces, and no namespace to take those for that name none.
+    #[error(
+        "ActionQueue `{queue}`: metadata.namespace is needed where jobs are told apart by theirs"
+    )]
+    NoNamespace {
+        /// The queue.
+        queue: String,
+    },
     /// A name is no name.
     #[error("ActionQueue `{queue}`: {source}")]
     Name {
@@ -98,6 +107,15 @@ pub enum ManifestError {
     },
 }
 
+/// What jobs are called at the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum JobNames {
+    /// By their names: one tenant, such as one machine.
+    Plain,
+    /// `<namespace>.<name>`: a cluster.
+    Namespaced,
+}
+
 impl QueueConfig {
     /// Settings of `queue`, with its store in `store_dir`. `pools` may hold others
     /// than the queue's.
@@ -105,6 +123,7 @@ impl QueueConfig {
         queue: &ActionQueue,
         pools: &[ResourcePool],
         store_dir: &Path,
+        names: JobNames,
     ) -> Result<Self, ManifestError> {
         let name = queue.metadata.name.clone().unwrap_or_default();
         let invalid = |source| ManifestError::Name { queue: name.clone(), source };
@@ -112,7 +131,8 @@ impl QueueConfig {
         let mut config = Self::new(name.clone(), store_dir);
         let mut weights = BTreeMap::new();
         for share in &spec.jobs {
-            weights.insert(JobId::new(&share.name).map_err(invalid)?, share.weight);
+            let id = job_id(queue, share, names)?;
+            weights.insert(JobId::new(&id).map_err(invalid)?, share.weight);
         }
         config.core = CoreConfig {
             policy: policy(&name, &spec.policy)?,
@@ -147,6 +167,20 @@ impl QueueConfig {
             usize::try_from(spec.limits.max_buffered_bytes.bytes()).unwrap_or(usize::MAX);
         Ok(config)
     }
+}
+
+/// What a job is called here.
+fn job_id(queue: &ActionQueue, share: &JobShare, names: JobNames) -> Result<String, ManifestError> {
+    if names == JobNames::Plain {
+        return Ok(share.name.to_string());
+    }
+    let own = queue.metadata.namespace.as_deref();
+    let namespace = Some(share.namespace.as_str()).filter(|name| !name.is_empty()).or(own);
+    let namespace = namespace.and_then(|name| Namespace::new(name).ok());
+    let namespace = namespace.ok_or_else(|| ManifestError::NoNamespace {
+        queue: queue.metadata.name.clone().unwrap_or_default(),
+    })?;
+    Ok(namespace.qualify(&share.name))
 }
 
 fn policy(queue: &str, spec: &PolicySpec) -> Result<Policy, ManifestError> {
@@ -338,6 +372,10 @@ spec: {quota: {limits: [{name: search, concurrency: 3, amount: 10, period: 1s}]}
 ";
 
     fn config(spec: &str) -> Result<QueueConfig, String> {
+        named(spec, JobNames::Plain)
+    }
+
+    fn named(spec: &str, names: JobNames) -> Result<QueueConfig, String> {
         let queue = format!(
             "---\napiVersion: rollwright.dev/v1alpha1\nkind: ActionQueue\nmetadata: {{name: q, namespace: a}}\nspec:\n{spec}"
         );
@@ -352,7 +390,7 @@ spec: {quota: {limits: [{name: search, concurrency: 3, amount: 10, period: 1s}]}
                 _ => {}
             }
         }
-        QueueConfig::from_manifests(&queue.unwrap(), &pools, Path::new("/nowhere"))
+        QueueConfig::from_manifests(&queue.unwrap(), &pools, Path::new("/nowhere"), names)
             .map_err(|error| error.to_string())
     }
 
@@ -379,6 +417,21 @@ spec: {quota: {limits: [{name: search, concurrency: 3, amount: 10, period: 1s}]}
         assert_eq!(config.profiles["tests"].timeout.as_secs(), 30);
         assert!(config.profiles.contains_key(DEFAULT_PROFILE));
         assert_eq!(config.pools.into_iter().collect::<Vec<_>>(), ["cpu"]);
+    }
+
+    #[test]
+    fn in_a_cluster_weights_are_of_a_namespace_and_a_name() {
+        let spec = "  pools: [cpu]
+  policy: {type: Static, cores: 1}
+  jobs: [{name: x, weight: 3}, {namespace: b, name: x, weight: 5}]
+";
+        let weights = named(spec, JobNames::Namespaced).unwrap().core.weights;
+        let weights: Vec<_> = weights.iter().map(|(job, weight)| (job.as_str(), *weight)).collect();
+        assert_eq!(weights, [("a.x", 3), ("b.x", 5)]);
+        let twice = spec.replace("namespace: b, ", "");
+        assert!(config(&twice).unwrap_err().contains("is there twice"));
+        let wrong = spec.replace("namespace: b", "namespace: b.c");
+        assert!(config(&wrong).unwrap_err().contains("namespace must be"));
     }
 
     #[test]

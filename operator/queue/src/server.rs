@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use axum::Router;
 use axum::extract::{Request, State};
@@ -14,9 +14,8 @@ use rollwright_proto::v1::action_service_server::ActionServiceServer;
 use rollwright_proto::v1::agent_link_server::AgentLinkServer;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio_stream::wrappers::{TcpListenerStream, UnixListenerStream};
+use tokio_stream::wrappers::UnixListenerStream;
 use tokio_util::sync::CancellationToken;
-use tonic::transport::ServerTlsConfig;
 
 use crate::clock::Clock;
 use crate::config::QueueConfig;
@@ -24,13 +23,14 @@ use crate::fault::status;
 use crate::grpc::{ActionApi, LinkApi};
 use crate::http;
 use crate::http::ApiError;
-use crate::listen::{AgentListen, Bound, Listen, ListenError};
+use crate::listen::{AgentBound, AgentListen, Bound, Listen, ListenError};
 use crate::lookups::{LastWords, spawn_lookups};
 use crate::mailbox::Budget;
 use crate::metrics::Metrics;
 use crate::scheduler::{Handle, INBOX, Input, Parts, Scheduler};
 use crate::store::{Retention, Store, StoreError, Writer};
-use rollwright_auth::{ApiKeys, Caller, MetricsListen, MetricsListener};
+use crate::tls;
+use rollwright_auth::{Authenticator, Caller, MetricsListen, MetricsListener};
 
 /// Time for open streams to end at a shutdown.
 const DRAIN: Duration = Duration::from_secs(5);
@@ -62,7 +62,7 @@ pub enum QueueError {
     /// Its metrics cannot be set up.
     #[error("cannot set up metrics: {0}")]
     Metrics(#[from] prometheus::Error),
-    /// TLS cannot be set up.
+    /// The agents' listener failed.
     #[error("cannot serve agents: {0}")]
     Agents(#[from] tonic::transport::Error),
     /// A thread or a listener failed.
@@ -79,8 +79,9 @@ pub struct QueueServer {
     inbox: mpsc::Receiver<Input>,
     handle: Handle,
     heartbeat: Duration,
-    callers: (Bound, Option<ApiKeys>),
-    agents: (Bound, Option<ServerTlsConfig>),
+    callers: (Bound, Option<Authenticator>),
+    agents: AgentBound,
+    agent_name: Option<String>,
     metrics: Option<MetricsListener>,
     stopped: CancellationToken,
 }
@@ -99,6 +100,7 @@ impl QueueServer {
     pub async fn start(config: QueueConfig, listeners: Listeners) -> Result<Self, QueueError> {
         let callers = listeners.callers.bind().await?;
         let agents = listeners.agents.bind().await?;
+        let agent_name = listeners.agents.agent_name();
         let metrics_listener = match &listeners.metrics {
             Some(listen) => Some(listen.bind().await.map_err(ListenError::from)?),
             None => None,
@@ -143,7 +145,17 @@ impl QueueServer {
         let parts = Parts { config, clock, metrics, budget, writer, lookups };
         let scheduler = Scheduler::new(parts, recovered)?;
         let metrics = metrics_listener;
-        Ok(Self { scheduler, inbox, handle, heartbeat, callers, agents, metrics, stopped })
+        Ok(Self {
+            scheduler,
+            inbox,
+            handle,
+            heartbeat,
+            callers,
+            agents,
+            agent_name,
+            metrics,
+            stopped,
+        })
     }
 
     /// Address of the callers' listener, where it is a TCP one.
@@ -153,7 +165,7 @@ impl QueueServer {
 
     /// Address of the agents' listener, where it is a TCP one.
     pub fn agents_addr(&self) -> Option<SocketAddr> {
-        self.agents.0.addr()
+        self.agents.addr()
     }
 
     /// Address of the metrics listener.
@@ -165,11 +177,10 @@ impl QueueServer {
     pub async fn serve(self, shutdown: CancellationToken) -> Result<(), QueueError> {
         let stopped = self.stopped;
         let mut servers: JoinSet<Result<(), QueueError>> = JoinSet::new();
-        let (bound, keys) = self.callers;
-        servers.spawn(serve_callers(bound, caller_routes(&self.handle, keys), stopped.clone()));
-        let (bound, tls) = self.agents;
-        let link = LinkApi::new(self.handle.clone(), self.heartbeat);
-        servers.spawn(serve_agents(bound, tls, link, stopped.clone()));
+        let (bound, auth) = self.callers;
+        servers.spawn(serve_callers(bound, caller_routes(&self.handle, auth), stopped.clone()));
+        let link = LinkApi::new(self.handle.clone(), self.heartbeat, self.agent_name);
+        servers.spawn(serve_agents(self.agents, link, stopped.clone()));
         if let Some(listener) = self.metrics {
             let metrics = Arc::clone(&self.handle.metrics);
             let (listener, routes) = listener.routes(move || metrics.render());
@@ -213,14 +224,14 @@ impl QueueServer {
     }
 }
 
-fn caller_routes(handle: &Handle, keys: Option<ApiKeys>) -> Router {
+fn caller_routes(handle: &Handle, auth: Option<Authenticator>) -> Router {
     let service = ActionServiceServer::new(ActionApi::new(handle.clone()))
         .max_decoding_message_size(MAX_MESSAGE);
     tonic::service::Routes::new(service)
         .prepare()
         .into_axum_router()
         .merge(http::routes(handle.clone()))
-        .layer(middleware::from_fn_with_state(Arc::new(keys), authenticate))
+        .layer(middleware::from_fn_with_state(Arc::new(auth), authenticate))
         .merge(http::probes(handle.clone()))
         .fallback(unknown_route)
 }
@@ -239,15 +250,15 @@ fn is_grpc(request: &Request) -> bool {
 
 /// Finds out who calls, in front of every route.
 async fn authenticate(
-    State(keys): State<Arc<Option<ApiKeys>>>,
+    State(auth): State<Arc<Option<Authenticator>>>,
     mut request: Request,
     next: Next,
 ) -> Response {
-    let caller = match keys.as_ref() {
+    let caller = match auth.as_ref() {
         None => Ok(Caller::local()),
-        Some(keys) => {
+        Some(auth) => {
             let header = request.headers().get(header::AUTHORIZATION);
-            keys.authenticate(header.and_then(|value| value.to_str().ok()))
+            auth.authenticate(header.and_then(|value| value.to_str().ok()), SystemTime::now())
         }
     };
     match caller {
@@ -288,29 +299,24 @@ async fn serve_callers(
 }
 
 async fn serve_agents(
-    bound: Bound,
-    tls: Option<ServerTlsConfig>,
+    bound: AgentBound,
     link: LinkApi,
     stopped: CancellationToken,
 ) -> Result<(), QueueError> {
-    let mut server = tonic::transport::Server::builder()
+    let service = AgentLinkServer::new(link).max_decoding_message_size(MAX_MESSAGE);
+    let router = tonic::transport::Server::builder()
         .initial_stream_window_size(LINK_WINDOW)
         .initial_connection_window_size(2 * LINK_WINDOW)
-        .tcp_nodelay(true);
-    if let Some(tls) = tls {
-        server = server.tls_config(tls)?;
-    }
-    let service = AgentLinkServer::new(link).max_decoding_message_size(MAX_MESSAGE);
-    let router = server.add_service(service);
-    let until = stopped.cancelled_owned();
+        .add_service(service);
+    let until = stopped.clone().cancelled_owned();
     match bound {
-        Bound::Unix(listener, path) => {
+        AgentBound::Unix(listener, path) => {
             let incoming = UnixListenerStream::new(listener);
             router.serve_with_incoming_shutdown(incoming, until).await?;
             remove_socket(&path);
         }
-        Bound::Tcp(listener) => {
-            let incoming = TcpListenerStream::new(listener);
+        AgentBound::Tls(listener, config) => {
+            let incoming = tls::incoming(listener, config, stopped);
             router.serve_with_incoming_shutdown(incoming, until).await?;
         }
     }

@@ -6,7 +6,7 @@ mod common;
 
 use common::simulated_agent::SimulatedAgent;
 use common::{TestQueue, config, http, http_on, listeners};
-use rollwright_queue::{AgentListen, Listen, MetricsListen, QueueServer};
+use rollwright_queue::{AgentListen, AuthConfig, Listen, MetricsListen, QueueServer};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use tokio::net::TcpStream;
@@ -141,7 +141,8 @@ async fn a_key_reaches_its_own_job_only() {
     let keys = dir.path().join("keys");
     std::fs::write(&keys, "a:key-of-job-a-0123\nb:key-of-job-b-0123\n").unwrap();
     let mut listeners = listeners(dir.path());
-    listeners.callers = Listen::Tcp { addr: ([127, 0, 0, 1], 0).into(), api_keys: Some(keys) };
+    listeners.callers =
+        Listen::Tcp { addr: ([127, 0, 0, 1], 0).into(), auth: AuthConfig::api_keys(keys) };
     listeners.metrics = Some(MetricsListen { addr: ([127, 0, 0, 1], 0).into(), token_file: None });
     let server = QueueServer::start(config(dir.path()), listeners).await.unwrap();
     let (addr, metrics) = (server.callers_addr().unwrap(), server.metrics_addr().unwrap());
@@ -194,10 +195,10 @@ async fn tcp_without_authentication_is_refused_at_start() {
         }
     };
     let mut open = listeners(dir.path());
-    open.callers = Listen::Tcp { addr, api_keys: None };
-    assert!(start(open).await.contains("API key file"));
+    open.callers = Listen::Tcp { addr, auth: AuthConfig::default() };
+    assert!(start(open).await.contains("file of API keys"));
     let mut open = listeners(dir.path());
-    open.agents = AgentListen::Tcp { addr, tls: None };
+    open.agents = AgentListen::Tcp { addr, tls: None, agent_name: None };
     assert!(start(open).await.contains("mutual TLS"));
     let mut open = listeners(dir.path());
     open.metrics = Some(MetricsListen { addr: ([0, 0, 0, 0], 0).into(), token_file: None });

@@ -71,7 +71,8 @@ async fn only_certificates_of_our_authority_link() {
         client_ca: file("ca.pem", &ours.0.pem()),
     };
     let mut listeners = listeners(dir.path());
-    listeners.agents = AgentListen::Tcp { addr: ([127, 0, 0, 1], 0).into(), tls: Some(tls) };
+    let addr = ([127, 0, 0, 1], 0).into();
+    listeners.agents = AgentListen::Tcp { addr, tls: Some(tls), agent_name: None };
     let server = QueueServer::start(config(dir.path()), listeners).await.unwrap();
     let addr = server.agents_addr().unwrap();
     let shutdown = CancellationToken::new();
@@ -81,7 +82,7 @@ async fn only_certificates_of_our_authority_link() {
     let first = welcome.messages.into_iter().next().and_then(|first| first.message);
     assert!(matches!(first, Some(pb::queue_message::Message::Welcome(_))));
     let stranger = link(addr, &ours, Some(ours.leaf("node-2"))).await.unwrap_err();
-    assert!(stranger.contains("does not name node `node-1`"), "{stranger}");
+    assert!(stranger.contains("does not name `node-1`"), "{stranger}");
     link(addr, &ours, None).await.unwrap_err();
     link(addr, &ours, Some(theirs.leaf("node-1"))).await.unwrap_err();
     shutdown.cancel();

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use rollwright_auth::{AUDIENCE, AuthConfig, Namespace, TokenConfig};
 
 use crate::logs::LogFormat;
 
@@ -41,6 +42,46 @@ pub(crate) enum Role {
     Queue(Queue),
     /// Run the gateway of a RolloutJob: trainers and agents connect to it
     Gateway(Gateway),
+}
+
+/// What callers on TCP show, as `Authorization: Bearer ...`.
+#[derive(Debug, Args)]
+pub(crate) struct Auth {
+    /// File of `JOB:KEY` lines; read again when it changes
+    #[arg(long, value_name = "FILE")]
+    api_keys: Option<PathBuf>,
+    /// The API server's public keys (/openid/v1/jwks), to take service account tokens;
+    /// read again when it changes
+    #[arg(long, value_name = "FILE", requires = "issuer")]
+    jwks: Option<PathBuf>,
+    /// Issuer of the tokens, as in /.well-known/openid-configuration
+    #[arg(long, value_name = "URL", requires = "jwks")]
+    issuer: Option<String>,
+    /// Audience that the tokens must be for
+    #[arg(long, value_name = "NAME", default_value = AUDIENCE)]
+    audience: String,
+    /// Subject that may see and change everything:
+    /// system:serviceaccount:NAMESPACE:NAME; once for each
+    #[arg(long = "operator", value_name = "SUBJECT", requires = "jwks")]
+    operators: Vec<String>,
+}
+
+impl Auth {
+    /// Service account tokens are taken.
+    pub(crate) fn takes_tokens(&self) -> bool {
+        self.jwks.is_some()
+    }
+
+    /// The settings, with the namespace of the jobs in the file of keys.
+    pub(crate) fn config(self, namespace: Option<Namespace>) -> AuthConfig {
+        let tokens = self.jwks.zip(self.issuer).map(|(jwks, issuer)| TokenConfig {
+            jwks,
+            issuer,
+            audience: self.audience,
+            operators: self.operators,
+        });
+        AuthConfig { api_keys: self.api_keys, namespace, tokens }
+    }
 }
 
 /// Which manifests.
@@ -129,18 +170,24 @@ pub(crate) struct Gateway {
     pub(crate) filename: PathBuf,
     #[command(flatten)]
     pub(crate) of: GatewayArgs,
-    /// For callers: `unix:/path`, or an address with --api-keys
+    /// For callers: `unix:/path`, or an address with --api-keys or --jwks
     #[arg(long, default_value = "unix:/run/rollwright/gateway.sock", value_name = "WHERE")]
     pub(crate) listen: Where,
-    /// File of `JOB:KEY` lines; callers on TCP send `Authorization: Bearer KEY`
-    #[arg(long, value_name = "FILE")]
-    pub(crate) api_keys: Option<PathBuf>,
-    /// The action queue: `unix:/path`, or HOST:PORT with --queue-key-file
+    #[command(flatten)]
+    pub(crate) auth: Auth,
+    /// Namespace of the job: whose tokens may use it, and whose it is at the action queue
+    #[arg(long, value_name = "NAME")]
+    pub(crate) namespace: Option<Namespace>,
+    /// The action queue: `unix:/path`, or HOST:PORT with --queue-key-file or
+    /// --queue-token-file
     #[arg(long, value_name = "WHERE")]
     pub(crate) action_queue: Option<QueueWhere>,
     /// File with this job's key at the action queue
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "queue_token_file")]
     pub(crate) queue_key_file: Option<PathBuf>,
+    /// File with a service account token for the action queue; read again when it changes
+    #[arg(long, value_name = "FILE")]
+    pub(crate) queue_token_file: Option<PathBuf>,
     /// The buffer of scored trajectories, and weights
     #[arg(long, default_value = "/var/lib/rollwright/gateway", value_name = "DIR")]
     pub(crate) state_dir: PathBuf,
@@ -219,12 +266,14 @@ fn pair(text: &str) -> Result<(String, String), String> {
 pub(crate) struct Queue {
     #[command(flatten)]
     pub(crate) manifests: Manifests,
-    /// For callers: `unix:/path`, or an address with --api-keys
+    /// For callers: `unix:/path`, or an address with --api-keys or --jwks
     #[arg(long, default_value = "unix:/run/rollwright/queue.sock", value_name = "WHERE")]
     pub(crate) listen: Where,
-    /// File of `JOB:KEY` lines; callers on TCP send `Authorization: Bearer KEY`
-    #[arg(long, value_name = "FILE")]
-    pub(crate) api_keys: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) auth: Auth,
+    /// Jobs are called NAMESPACE.NAME; always so with --jwks
+    #[arg(long)]
+    pub(crate) namespaced: bool,
     /// For agents: `unix:/path`, or an address with the --tls files
     #[arg(long, default_value = "unix:/run/rollwright/link.sock", value_name = "WHERE")]
     pub(crate) link: Where,
@@ -234,9 +283,12 @@ pub(crate) struct Queue {
     /// Its private key (PEM)
     #[arg(long, value_name = "FILE")]
     pub(crate) tls_key: Option<PathBuf>,
-    /// Authority that signs agents' certificates (PEM)
+    /// Authorities that sign agents' certificates (PEM)
     #[arg(long, value_name = "FILE")]
     pub(crate) tls_client_ca: Option<PathBuf>,
+    /// DNS name that every agent's certificate must have [default: its node's]
+    #[arg(long, value_name = "DNS")]
+    pub(crate) agent_name: Option<String>,
     /// Where accepted actions and results are kept
     #[arg(long, default_value = "/var/lib/rollwright/queue", value_name = "DIR")]
     pub(crate) state_dir: PathBuf,

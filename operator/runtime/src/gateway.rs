@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
 use rollwright_core::ids::{Class, WorkerId};
 use rollwright_core::router::{Role, WorkerSpec};
 use rollwright_gateway::{
-    Gateway, GatewayConfig, Listen, Listeners, QueueAddress, Secret, WorkerConfig,
+    Credential, Gateway, GatewayConfig, Listen, Listeners, QueueAddress, Secret, WorkerConfig,
 };
 use rollwright_queue::MetricsListen;
 
@@ -19,22 +19,31 @@ pub(crate) async fn run(args: cli::Gateway) -> anyhow::Result<()> {
     let shutdown = shutdown::on_signal()?;
     let job = Job::read(&args.filename, args.of.job.as_deref())?;
     let mut config = config(&job, &args.of, &args.state_dir)?;
+    config.namespace.clone_from(&args.namespace);
     config.queue = match args.action_queue {
         None => None,
         Some(QueueWhere::Unix(path)) => Some(QueueAddress::Unix(path)),
         Some(QueueWhere::Tcp(address)) => {
-            let file = args.queue_key_file.context(
-                "the action queue at an address asks for this job's key: give --queue-key-file",
-            )?;
-            Some(QueueAddress::Tcp { address, key: secret(&file)? })
+            let credential = match (args.queue_token_file, args.queue_key_file) {
+                (Some(token), _) => Credential::TokenFile(token),
+                (None, Some(key)) => Credential::Key(secret(&key)?),
+                (None, None) => bail!(
+                    "the action queue at an address asks who calls: give --queue-token-file, or --queue-key-file with this job's key"
+                ),
+            };
+            Some(QueueAddress::Tcp { address, credential })
         }
     };
+    ensure!(
+        args.namespace.is_some() || !args.auth.takes_tokens(),
+        "tokens are of a namespace: give --namespace, the job's own, beside --jwks"
+    );
     let listeners = Listeners {
         callers: match args.listen {
             Where::Unix(path) => Listen::Unix(with_parent(path)?),
             Where::Tcp(addr) => Listen::Tcp(addr),
         },
-        api_keys: args.api_keys,
+        auth: args.auth.config(args.namespace),
         metrics: Some(MetricsListen {
             addr: args.metrics_addr,
             token_file: args.metrics_token_file,

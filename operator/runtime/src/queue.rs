@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use rollwright_queue::{
-    AgentListen, Listen, Listeners, MetricsListen, QueueConfig, QueueServer, TlsFiles,
+    AgentListen, JobNames, Listen, Listeners, MetricsListen, QueueConfig, QueueServer, TlsFiles,
 };
 
 use crate::cli::{Queue, Where};
@@ -14,17 +14,19 @@ use crate::shutdown;
 pub(crate) async fn run(args: Queue) -> anyhow::Result<()> {
     let shutdown = shutdown::on_signal()?;
     let bound = Bound::read(&args.manifests.filename, args.manifests.queue.as_deref())?;
-    let config = QueueConfig::from_manifests(&bound.queue, &bound.pools, &args.state_dir)?;
+    let namespaced = args.namespaced || args.auth.takes_tokens();
+    let names = if namespaced { JobNames::Namespaced } else { JobNames::Plain };
+    let config = QueueConfig::from_manifests(&bound.queue, &bound.pools, &args.state_dir, names)?;
     let tls = args.tls_cert.zip(args.tls_key).zip(args.tls_client_ca);
     let tls = tls.map(|((cert, key), client_ca)| TlsFiles { cert, key, client_ca });
     let listeners = Listeners {
         callers: match args.listen {
             Where::Unix(path) => Listen::Unix(with_parent(path)?),
-            Where::Tcp(addr) => Listen::Tcp { addr, api_keys: args.api_keys },
+            Where::Tcp(addr) => Listen::Tcp { addr, auth: args.auth.config(None) },
         },
         agents: match args.link {
             Where::Unix(path) => AgentListen::Unix(with_parent(path)?),
-            Where::Tcp(addr) => AgentListen::Tcp { addr, tls },
+            Where::Tcp(addr) => AgentListen::Tcp { addr, tls, agent_name: args.agent_name },
         },
         metrics: Some(MetricsListen {
             addr: args.metrics_addr,

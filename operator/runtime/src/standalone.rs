@@ -9,7 +9,9 @@ use rollwright_agent::topology::{self, Reserved};
 use rollwright_agent::{AgentConfig, Endpoint};
 use rollwright_crds::pool::CpuPool;
 use rollwright_gateway::{Gateway, GatewayConfig, Listeners as GatewayListeners, QueueAddress};
-use rollwright_queue::{AgentListen, Listen, Listeners, MetricsListen, QueueConfig, QueueServer};
+use rollwright_queue::{
+    AgentListen, AuthConfig, JobNames, Listen, Listeners, MetricsListen, QueueConfig, QueueServer,
+};
 use tokio_util::sync::CancellationToken;
 
 use crate::cli::Standalone;
@@ -26,8 +28,9 @@ pub(crate) async fn run(args: Standalone) -> anyhow::Result<()> {
     );
     let bound = Bound::read(&args.manifests.filename, args.manifests.queue.as_deref())?;
     let (pool, cpu) = bound.cpu_pool()?;
+    let queue_dir = args.state_dir.join("queue");
     let queue =
-        QueueConfig::from_manifests(&bound.queue, &bound.pools, &args.state_dir.join("queue"))?;
+        QueueConfig::from_manifests(&bound.queue, &bound.pools, &queue_dir, JobNames::Plain)?;
     std::fs::create_dir_all(&args.state_dir)
         .with_context(|| format!("cannot make `{}`", args.state_dir.display()))?;
     let link = args.state_dir.join("link.sock");
@@ -36,7 +39,7 @@ pub(crate) async fn run(args: Standalone) -> anyhow::Result<()> {
 
     let listeners = Listeners {
         callers: match args.listen {
-            Some(addr) => Listen::Tcp { addr, api_keys: args.api_keys.clone() },
+            Some(addr) => Listen::Tcp { addr, auth: auth(&args) },
             None => Listen::Unix(with_parent(args.socket.clone())?),
         },
         agents: AgentListen::Unix(link.clone()),
@@ -100,6 +103,10 @@ pub(crate) async fn run(args: Standalone) -> anyhow::Result<()> {
     queue_ended.context("the queue's task")?.context("the queue")
 }
 
+fn auth(args: &Standalone) -> AuthConfig {
+    AuthConfig { api_keys: args.api_keys.clone(), ..AuthConfig::default() }
+}
+
 fn gateway_config(args: &Standalone) -> anyhow::Result<(GatewayConfig, GatewayListeners)> {
     let job = Job::read(&args.manifests.filename, args.gateway.job.as_deref())?;
     let state_dir = std::path::absolute(args.state_dir.join("gateway"))?;
@@ -116,7 +123,7 @@ fn gateway_config(args: &Standalone) -> anyhow::Result<(GatewayConfig, GatewayLi
             Some(addr) => rollwright_gateway::Listen::Tcp(addr),
             None => rollwright_gateway::Listen::Unix(with_parent(args.gateway_socket.clone())?),
         },
-        api_keys: args.api_keys.clone(),
+        auth: auth(args),
         metrics: Some(MetricsListen { addr: args.gateway_metrics_addr, token_file: None }),
     };
     Ok((config, listeners))

@@ -22,7 +22,7 @@ mod upload;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rollwright_auth::ApiKeys;
+use rollwright_auth::Authenticator;
 use rollwright_core::ids::{JobId, Task};
 
 use crate::dispatch::Dispatch;
@@ -89,8 +89,8 @@ impl Default for Limits {
 pub struct Parts {
     /// The job that is served.
     pub job: JobId,
-    /// Keys of callers; those on a Unix socket need none.
-    pub keys: ApiKeys,
+    /// Tells callers on TCP apart; those on a Unix socket need show nothing.
+    pub auth: Option<Authenticator>,
     /// Where requests go.
     pub dispatch: Arc<Dispatch>,
     /// `/rollout/v1`. It finds the [`rollwright_auth::Caller`] in the request's extensions.

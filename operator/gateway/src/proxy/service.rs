@@ -1,7 +1,7 @@
 //! From the head of a request to the one who answers it.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use bytes::Bytes;
 use http::header::AUTHORIZATION;
@@ -82,9 +82,12 @@ fn caller(shard: &Shard, local: bool, request: &Request<Incoming>) -> Result<Cal
     }
     let parts = shard.parts();
     let header = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
-    let caller = parts.keys.authenticate(header)?;
+    let auth = parts.auth.as_ref().ok_or_else(|| {
+        Fault::new(FaultKind::User, "Unauthenticated", "the caller is not known")
+    })?;
+    let caller = auth.authenticate(header, SystemTime::now())?;
     if !caller.may_use(&parts.job) {
-        let message = format!("this API key is not for job `{}`", parts.job);
+        let message = format!("this API key or token is not for job `{}`", parts.job);
         return Err(Fault::new(FaultKind::User, "Forbidden", message));
     }
     Ok(caller)

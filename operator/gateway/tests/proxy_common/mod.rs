@@ -12,7 +12,7 @@ use rollwright_core::router::{Role, WorkerSpec};
 use rollwright_core::version::Version;
 use rollwright_crds::job::RolloutJob;
 use rollwright_engine_sim::{Config, EngineSim};
-use rollwright_gateway::{Gateway, GatewayConfig, Listen, Listeners, WorkerConfig};
+use rollwright_gateway::{AuthConfig, Gateway, GatewayConfig, Listen, Listeners, WorkerConfig};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -90,7 +90,7 @@ impl Job {
         std::fs::write(&keys, format!("job:{KEY}\nother:fedcba9876543210-key\n")).unwrap();
         let listeners = Listeners {
             callers: Listen::Tcp("127.0.0.1:0".parse().unwrap()),
-            api_keys: Some(keys),
+            auth: AuthConfig::api_keys(keys),
             metrics: None,
         };
         let workers = config.workers.len();

@@ -200,7 +200,7 @@ impl ActionService for ActionApi {
     }
 
     async fn stats(&self, request: Request<pb::StatsRequest>) -> Answer<pb::StatsResponse> {
-        caller(&request)?;
-        self.handle.stats().await.map(Response::new).map_err(refused)
+        let caller = caller(&request)?;
+        self.handle.stats(Some(caller)).await.map(Response::new).map_err(refused)
     }
 }

@@ -25,11 +25,13 @@ const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) struct LinkApi {
     handle: Handle,
     heartbeat: Duration,
+    /// Name that every agent's certificate must have; `None`: its node's.
+    agent_name: Option<String>,
 }
 
 impl LinkApi {
-    pub(crate) fn new(handle: Handle, heartbeat: Duration) -> Self {
-        Self { handle, heartbeat }
+    pub(crate) fn new(handle: Handle, heartbeat: Duration, agent_name: Option<String>) -> Self {
+        Self { handle, heartbeat, agent_name }
     }
 }
 
@@ -50,7 +52,8 @@ impl AgentLink for LinkApi {
             return Err(invalid("the first message must be hello"));
         };
         if let Some(certificates) = certificates {
-            check_name(&hello.node, certificates.first())?;
+            let name = self.agent_name.as_ref().unwrap_or(&hello.node);
+            check_name(name, certificates.first())?;
         }
         let outbox = self.handle.link_mailbox();
         let reader = Reader(std::sync::Arc::clone(&outbox));
@@ -81,21 +84,21 @@ impl AgentLink for LinkApi {
     }
 }
 
-/// A certificate speaks for the node that it names as a subject alternative name,
-/// and for no other.
+/// A certificate speaks for the node, or for the agents of the queue, that it names as a
+/// subject alternative name, and for no other.
 #[allow(clippy::result_large_err)] // as tonic's own
-fn check_name(node: &str, certificate: Option<&CertificateDer<'static>>) -> Result<(), Status> {
+fn check_name(name: &str, certificate: Option<&CertificateDer<'static>>) -> Result<(), Status> {
     let named = certificate.is_some_and(|certificate| {
         let parsed = webpki::EndEntityCert::try_from(certificate).ok();
-        parsed.zip(ServerName::try_from(node).ok()).is_some_and(|(certificate, node)| {
-            certificate.verify_is_valid_for_subject_name(&node).is_ok()
+        parsed.zip(ServerName::try_from(name).ok()).is_some_and(|(certificate, name)| {
+            certificate.verify_is_valid_for_subject_name(&name).is_ok()
         })
     });
     if named {
         return Ok(());
     }
     let message = format!(
-        "the agent's certificate does not name node `{node}`: issue one with the node's name as a DNS subject alternative name"
+        "the agent's certificate does not name `{name}`: issue one with that DNS subject alternative name"
     );
     Err(status(&user("Forbidden", message)))
 }

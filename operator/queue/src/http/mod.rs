@@ -47,7 +47,7 @@ pub(crate) fn probes(handle: Handle) -> Router {
 }
 
 async fn ready(State(handle): State<Handle>) -> (StatusCode, &'static str) {
-    let answer = tokio::time::timeout(std::time::Duration::from_secs(1), handle.stats()).await;
+    let answer = tokio::time::timeout(std::time::Duration::from_secs(1), handle.stats(None)).await;
     match answer {
         Ok(Ok(_)) => (StatusCode::OK, "ready\n"),
         _ => (StatusCode::SERVICE_UNAVAILABLE, "the scheduler does not answer\n"),
@@ -56,9 +56,9 @@ async fn ready(State(handle): State<Handle>) -> (StatusCode, &'static str) {
 
 async fn stats(
     State(handle): State<Handle>,
-    Extension(_): Extension<Caller>,
+    Extension(caller): Extension<Caller>,
 ) -> Result<Json<Value>, ApiError> {
-    Ok(Json(dto::stats(&handle.stats().await?)))
+    Ok(Json(dto::stats(&handle.stats(Some(caller)).await?)))
 }
 
 /// Reads a JSON body strictly: what is wrong is named by its path.

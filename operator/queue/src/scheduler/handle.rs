@@ -163,9 +163,10 @@ impl Handle {
         acquired
     }
 
-    pub(crate) async fn stats(&self) -> Result<pb::StatsResponse, Fault> {
+    /// What the caller may know of the load; `None`: everything.
+    pub(crate) async fn stats(&self, caller: Option<Caller>) -> Result<pb::StatsResponse, Fault> {
         let (reply, answer) = oneshot::channel();
-        self.send(Input::Stats { reply }).await?;
+        self.send(Input::Stats { caller, reply }).await?;
         answer.await.map_err(|_| stopping())
     }
 

@@ -89,7 +89,9 @@ pub(crate) enum Input {
         permit_id: String,
         waiter: u64,
     },
+    /// `None`: for ourselves.
     Stats {
+        caller: Option<Caller>,
         reply: oneshot::Sender<pb::StatsResponse>,
     },
     LinkUp {

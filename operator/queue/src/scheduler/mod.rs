@@ -11,6 +11,7 @@ mod output;
 mod permits;
 mod progress;
 mod recover;
+mod stats;
 mod trajectories;
 
 use std::collections::HashMap;
@@ -263,10 +264,9 @@ impl Scheduler {
             }
             Input::GiveUp { permit_id, waiter } => self.give_up(&permit_id, waiter),
             Input::Release { caller, request, reply } => self.release(&caller, &request, reply),
-            Input::Stats { reply } => {
-                let stats = self.core.stats();
+            Input::Stats { caller, reply } => {
                 // A caller that has gone does not want the answer.
-                let _gone = reply.send(crate::convert::stats(&stats, self.accepted, self.ended));
+                let _gone = reply.send(self.stats(caller.as_ref()));
             }
             Input::LinkUp { hello, outbox, reply } => self.link_up(&hello, outbox, reply),
             Input::LinkBatch { node, epoch, messages } => self.link_batch(&node, epoch, messages),
