@@ -67,18 +67,23 @@ bench-gateway: deps-build ## Print what the gateway costs beside nginx, haproxy 
 	@e2e/gateway-bench/run.sh $(BENCH_ARGS)
 
 .PHONY: verify
-verify: deps-build ## Check format, lints, dependencies and generated files; only reads
+verify: deps-build ## Check format, lints, dependencies, chart, alerts and generated files; only reads
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	scripts/check-dependency-docs.sh
 	scripts/cargo-deny.sh --locked check bans licenses sources
 	cargo run --locked -q -p rollwright-crds --bin crdgen -- --check manifests/crds
+	cargo run --locked -q -p rollwright-crds --bin crdgen -- --check helm/rollwright/files/crds
+	scripts/verify-chart.sh
+	scripts/verify-observability.sh
 
 .PHONY: fix
 fix: deps-build ## Format, apply lint suggestions and generate files anew; writes
 	cargo clippy --workspace --all-targets --fix --allow-dirty --allow-staged
 	cargo fmt --all
 	cargo run -q -p rollwright-crds --bin crdgen -- manifests/crds
+	cargo run -q -p rollwright-crds --bin crdgen -- helm/rollwright/files/crds
+	scripts/verify-chart.sh --update
 
 .PHONY: help
 help: ## List the targets
