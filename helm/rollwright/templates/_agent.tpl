@@ -27,8 +27,9 @@ spec:
     {{- toYaml $settings.updateStrategy | nindent 4 }}
   template:
     metadata:
+      # No versions here: a new chart alone starts no agent anew.
       labels:
-        {{- include "rollwright.labels" (list $context "agent") | nindent 8 }}
+        {{- include "rollwright.selector" "agent" | nindent 8 }}
         rollwright.dev/agent: {{ $mode }}
       annotations:
         kubectl.kubernetes.io/default-container: agent
@@ -125,7 +126,7 @@ spec:
           args:
             - --links=/etc/rollwright/links
             - --node=$(NODE_NAME)
-            - --docker-socket={{ ternary $agent.host.socket "/run/rollwright-docker/docker.sock" $host }}
+            - --docker-socket={{ ternary (printf "/host%s" $agent.host.socket) "/run/rollwright-docker/docker.sock" $host }}
             - --state-dir={{ $agent.stateDir }}/agent
             - --init={{ $agent.stateDir }}/bin/rollwright-init
             - --policy=/etc/rollwright/policy/policy.yaml
@@ -193,8 +194,10 @@ spec:
             - name: state
               mountPath: {{ $agent.stateDir }}
             {{- if $host }}
+            # The directory, since an engine that starts anew makes a new socket.
             - name: docker-socket
-              mountPath: {{ $agent.host.socket }}
+              mountPath: /host{{ dir $agent.host.socket }}
+              readOnly: true
             # How much of Docker's disk is free. What Docker unmounts must not stay mounted here.
             - name: docker-data
               mountPath: {{ $agent.host.dockerRoot }}
@@ -240,8 +243,8 @@ spec:
         {{- if $host }}
         - name: docker-socket
           hostPath:
-            path: {{ $agent.host.socket }}
-            type: Socket
+            path: {{ dir $agent.host.socket }}
+            type: Directory
         - name: docker-data
           hostPath:
             path: {{ $agent.host.dockerRoot }}
