@@ -44,18 +44,33 @@ image: engine ## Make the sandbox images locally (cached in ~/.cache/rollwright)
 engine: deps-run ## Start a Docker engine when none answers
 	@scripts/docker-engine.sh start
 
+.PHONY: cluster
+cluster: deps-cluster ## Open a shell in a Kubernetes cluster of this machine's own; it ends with the shell
+	cargo build --locked -p rollwright-e2e-kubernetes --bins
+	@$(AS_ROOT) target/debug/rollwright-cluster shell $(CLUSTER_COMMAND)
+
 .PHONY: clean-sandboxes
 clean-sandboxes: ## Remove sandboxes that a killed run left behind
 	@scripts/clean-sandboxes.sh
 
 ##@ Work on it
 .PHONY: test
-test: deps-test init test-images ## Run all tests, end to end on a real Docker engine included (installs what is missing)
+test: deps-test init test-images ## Run all tests, on a real Docker engine and a real Kubernetes too (installs what is missing)
 	cargo build --locked --workspace --bins
-	cargo test --locked --workspace --no-fail-fast
+	cargo test --locked --workspace --exclude rollwright-e2e-kubernetes --no-fail-fast
 	ROLLWRIGHT_REQUIRE_QUEUE=1 clients/python/scripts/test.sh -q
 	ROLLWRIGHT_BIN=$(CURDIR)/target/debug/rollwright examples/grpo-tiny/run.sh --steps 35 --out $(CURDIR)/target/grpo-tiny-test
 	e2e/cgroup-v2/run.sh
+	$(MAKE) test-kubernetes
+
+.PHONY: test-kubernetes
+test-kubernetes: deps-cluster cluster-binaries ## Run the tests on a real Kubernetes alone
+	cargo build --locked --workspace --bins
+	cargo test --locked -p rollwright-e2e-kubernetes --no-fail-fast
+
+.PHONY: cluster-binaries
+cluster-binaries: deps-cluster ## Build the programs of a Kubernetes cluster (once, cached in ~/.cache/rollwright)
+	@e2e/kubernetes/binaries.sh >/dev/null
 
 .PHONY: bench
 bench: build test-images ## Print the benchmark figures, baselines in the same run
@@ -92,13 +107,15 @@ help: ## List the targets
 	  /^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # Steps of the targets above.
-.PHONY: deps-build deps-run deps-test init test-images
+.PHONY: deps-build deps-run deps-test deps-cluster init test-images
 deps-build:
 	@scripts/install-deps.sh build
 deps-run:
 	@scripts/install-deps.sh run
 deps-test:
 	@scripts/install-deps.sh build run test
+deps-cluster:
+	@scripts/install-deps.sh build run cluster
 init: deps-build
 	cargo rustc --locked --profile $(PROFILE) -p rollwright-init --bin rollwright-init -- -C target-feature=+crt-static
 test-images: engine

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what building and running need and this machine lacks (Debian 12 or later).
-# Usage: install-deps.sh [build|run|test]...
+# Usage: install-deps.sh [build|run|test|cluster]...
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
@@ -26,6 +26,16 @@ for part in "$@"; do
     have qemu-system-x86_64 || apt_install qemu-system-x86
     have cpio || apt_install cpio
     ;;
-  *) die "unknown part '$part': use build, run or test" ;;
+  cluster)
+    # The cluster's own programs are built (e2e/kubernetes/binaries.sh); this is what they call.
+    have containerd runc || apt_install containerd
+    [ -x /usr/lib/cni/ptp ] || apt_install containernetworking-plugins
+    have ip || apt_install iproute2
+    have conntrack || apt_install conntrack
+    have openssl || apt_install openssl
+    have nsenter unshare setpriv || apt_install util-linux
+    scripts/go.sh >/dev/null
+    ;;
+  *) die "unknown part '$part': use build, run, test or cluster" ;;
   esac
 done

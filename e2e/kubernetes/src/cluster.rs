@@ -1,0 +1,100 @@
+//! The cluster as a test sees it.
+
+use std::fs::File;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::OnceLock;
+
+use anyhow::{Context as _, anyhow};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use tokio::runtime::{Builder, Runtime};
+
+use crate::lease::Lease;
+use crate::namespace::Namespace;
+use crate::{dump, kubectl::Kubectl};
+
+/// The one cluster of this test run.
+#[derive(Debug)]
+pub struct Cluster {
+    lease: Lease,
+    network: File,
+}
+
+impl Cluster {
+    /// The cluster, started by whoever asks first; it stays up while this process lives.
+    pub fn shared() -> anyhow::Result<&'static Self> {
+        static SHARED: OnceLock<Result<Cluster, String>> = OnceLock::new();
+        SHARED
+            .get_or_init(|| Self::acquire().map_err(|error| format!("{error:#}")))
+            .as_ref()
+            .map_err(|error| anyhow!("{error}"))
+    }
+
+    fn acquire() -> anyhow::Result<Self> {
+        let lease = Lease::acquire()?;
+        let network = File::open(format!("/proc/{}/ns/net", lease.pid()))?;
+        Ok(Self { lease, network })
+    }
+
+    /// The hold on its daemons, to stop and start them.
+    pub fn lease(&self) -> &Lease {
+        &self.lease
+    }
+
+    /// Moves this thread, and the processes that it starts, into the cluster's network: nodes,
+    /// pods and services answer there.
+    pub fn enter(&self) -> anyhow::Result<()> {
+        use std::os::fd::AsFd as _;
+        move_into_link_name_space(self.network.as_fd(), Some(LinkNameSpaceType::Network))
+            .context("could not enter the cluster's network namespace")
+    }
+
+    /// A runtime whose threads are in the cluster's network, as this thread is from now on.
+    pub fn runtime(&'static self) -> anyhow::Result<Runtime> {
+        self.enter()?;
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(2)
+            .on_thread_start(move || {
+                // As the first thread did. One outside would find no cluster at its address.
+                if let Err(error) = self.enter() {
+                    eprintln!("{error:#}");
+                }
+            })
+            .enable_all()
+            .build()?;
+        Ok(runtime)
+    }
+
+    /// A client with all rights.
+    pub async fn client(&self) -> anyhow::Result<kube::Client> {
+        let file = Kubeconfig::read_from(self.lease.state().join("kubeconfig"))?;
+        let config =
+            kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?;
+        Ok(kube::Client::try_from(config)?)
+    }
+
+    /// `kubectl` with all rights.
+    pub fn kubectl(&self) -> Kubectl {
+        Kubectl::new(self.lease.state())
+    }
+}
+
+/// Runs a test in a namespace of its own on the shared cluster. Where it fails, objects, events
+/// and logs are in `target/e2e-kubernetes/NAME`; either way the namespace is deleted.
+pub fn test(
+    name: &str,
+    body: impl AsyncFnOnce(&Namespace) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let cluster = Cluster::shared()?;
+    let runtime = cluster.runtime()?;
+    let namespace = runtime.block_on(Namespace::create(cluster, name))?;
+    let outcome = catch_unwind(AssertUnwindSafe(|| runtime.block_on(body(&namespace))));
+    if !matches!(outcome, Ok(Ok(()))) {
+        match runtime.block_on(dump::write(&namespace, name)) {
+            Ok(dir) => eprintln!("objects, events and logs of {name}: {}", dir.display()),
+            Err(error) => eprintln!("no dump of {name}: {error:#}"),
+        }
+    }
+    let deleted = runtime.block_on(namespace.delete());
+    outcome.unwrap_or_else(|panic| resume_unwind(panic)).and(deleted)
+}
