@@ -28,6 +28,7 @@ outside() {
   mkdir -p "$state/logs"
   exec 9>"$state/lock"
   flock -n 9 || exit 75
+  echo $$ >"$state/pid"
   name=$(basename "$state")
   leave "$state" "$name"
   # The binaries are built with the lock held: whoever else wants this cluster waits for it.
@@ -35,12 +36,14 @@ outside() {
   bin=$("$here/binaries.sh")
   ln -sfn "$bin" "$state/bin"
   "$here/images.sh" "$state/images"
-  trap 'leave "$state" "$name"' EXIT
+  # shellcheck disable=SC2064 # expanded now: they are local
+  trap "leave '$state' '$name'" EXIT
   (
     join "$name"
     # If this script is killed, so is all that it started.
+    trap - EXIT
     exec setpriv --pdeathsig KILL unshare --net --mount --pid --uts --ipc --cgroup \
-      --fork --kill-child --mount-proc --propagation private \
+      --fork --kill-child --mount-proc --propagation slave \
       "$here/node.sh" --inside "$state" "$bin" "$program"
   )
 }
