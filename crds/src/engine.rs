@@ -6,6 +6,9 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::name::Name;
+use crate::reward::SecretKey;
+
 /// The model that an engine serves.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -21,11 +24,38 @@ pub struct Model {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100_000_000))]
     pub max_tokens: Option<u32>,
+    /// PersistentVolumeClaim of the namespace with the model, mounted read-only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub volume: Option<ModelVolume>,
+}
+
+/// A volume with a model.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ModelVolume {
+    /// Name of the PersistentVolumeClaim; several nodes read it at once.
+    pub claim: Name,
+    /// Where the engine's container sees it.
+    #[serde(default = "default_mount_path")]
+    #[schemars(length(max = 512))]
+    #[x_kube(validation = (
+        "self.matches('^/[^:]+$')",
+        "mountPath is an absolute path without ':', for example \"/models\""
+    ))]
+    pub mount_path: String,
+}
+
+fn default_mount_path() -> String {
+    "/models".to_owned()
 }
 
 /// The program that serves it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[x_kube(validation = (
+    "!has(self.quantization) || self.type != 'OpenAI'",
+    "quantization is for vLLM and SGLang; tell an OpenAI-compatible server by args"
+))]
 pub struct Engine {
     /// Which dialect it speaks.
     #[serde(rename = "type")]
@@ -45,6 +75,22 @@ pub struct Engine {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 256))]
     pub env: BTreeMap<String, String>,
+    /// Environment from keys of Secrets of the namespace, read when a worker starts.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = 64))]
+    pub secret_env: BTreeMap<String, SecretKey>,
+    /// vLLM, SGLang: how weights are quantized when they are loaded, such as `fp8`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    #[x_kube(validation = (
+        "self.matches('^[A-Za-z0-9._-]+$')",
+        "quantization is one word that the engine knows, for example \"fp8\""
+    ))]
+    pub quantization: Option<String>,
+    /// Requests that one worker may have in flight.
+    #[serde(default = "default_slots")]
+    #[schemars(range(min = 1, max = 65_536))]
+    pub slots: u32,
     /// Port that it listens on.
     #[serde(default = "default_port")]
     #[schemars(range(min = 1, max = 65535))]
@@ -62,6 +108,10 @@ pub struct Engine {
 
 fn default_reload_path() -> String {
     "/update_weights_from_disk".to_owned()
+}
+
+fn default_slots() -> u32 {
+    64
 }
 
 fn default_port() -> u16 {

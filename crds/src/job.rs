@@ -198,8 +198,21 @@ pub struct WorkerCount {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Plan {
-    /// Degrees of the workers, the largest first.
-    pub degrees: Vec<u32>,
-    /// Predicted time of one batch in seconds.
-    pub makespan_seconds: f64,
+    /// Workers by degree, the largest first.
+    pub degrees: Vec<DegreeCount>,
+    /// On what ground, as a sentence.
+    pub ground: String,
+    /// Predicted time of one batch in seconds; absent where nothing was predicted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub makespan_seconds: Option<f64>,
+}
+
+/// Workers of one degree.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct DegreeCount {
+    /// GPUs of each.
+    pub degree: u32,
+    /// How many.
+    pub workers: u32,
 }

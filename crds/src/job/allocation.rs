@@ -3,6 +3,7 @@
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::duration::TimeSpan;
 use crate::name::Name;
 
 /// How many workers of which degree: exactly one of `fixed` and `adaptive`.
@@ -19,6 +20,22 @@ pub struct Allocation {
     /// As the planner finds best for the lengths seen.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub adaptive: Option<Adaptive>,
+    /// While workers are replaced, those that serve keep this part of the planned GPUs, in
+    /// percent; a condition says where the nodes leave no way to.
+    #[serde(default = "default_minimum")]
+    #[schemars(range(max = 100))]
+    pub min_serving_percent: u32,
+    /// Time that a worker has for the requests that it has in flight before it is removed.
+    #[serde(default = "default_drain")]
+    pub drain_timeout: TimeSpan,
+}
+
+fn default_minimum() -> u32 {
+    50
+}
+
+fn default_drain() -> TimeSpan {
+    TimeSpan::secs(600)
 }
 
 /// Workers as listed.

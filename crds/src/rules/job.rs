@@ -54,6 +54,7 @@ impl Allocation {
             self.fixed.is_some() != self.adaptive.is_some(),
             "set exactly one of fixed and adaptive",
         );
+        check.within("minServingPercent", self.min_serving_percent, 0..=100);
         if let Some(fixed) = &self.fixed {
             fixed.check(&mut check.field("fixed"));
         }

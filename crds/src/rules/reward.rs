@@ -1,7 +1,7 @@
 //! Rules of RewardService.
 
 use super::{Check, Violation};
-use crate::engine::{Engine, Model};
+use crate::engine::{Engine, EngineType, Model};
 use crate::reward::{RewardServiceSpec, SandboxReward, ServerlessReward};
 
 impl RewardServiceSpec {
@@ -66,6 +66,15 @@ impl Model {
             check.count("servedName", name.chars().count(), 1..=256);
         }
         check.maybe_within("maxTokens", self.max_tokens, 1..=100_000_000);
+        if let Some(volume) = &self.volume {
+            let path = &volume.mount_path;
+            let mut at = check.field("volume");
+            at.count("mountPath", path.chars().count(), 0..=512);
+            at.field("mountPath").require(
+                path.len() > 1 && path.starts_with('/') && !path.contains(':'),
+                "mountPath is an absolute path without ':', for example \"/models\"",
+            );
+        }
     }
 }
 
@@ -74,6 +83,20 @@ impl Engine {
         check.image(&self.image, "vllm/vllm-openai:v0.11.0");
         check.count("args", self.args.len(), 0..=256);
         check.count("env", self.env.len(), 0..=256);
+        check.count("secretEnv", self.secret_env.len(), 0..=64);
+        check.within("slots", self.slots, 1..=65_536);
+        if let Some(method) = &self.quantization {
+            let word = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+            check.count("quantization", method.chars().count(), 0..=64);
+            check.field("quantization").require(
+                !method.is_empty() && method.bytes().all(word),
+                "quantization is one word that the engine knows, for example \"fp8\"",
+            );
+            check.require(
+                self.kind != EngineType::OpenAI,
+                "quantization is for vLLM and SGLang; tell an OpenAI-compatible server by args",
+            );
+        }
         check.within("port", u32::from(self.port), 1..=65535);
         check.field("reloadPath").require(
             self.reload_path.starts_with('/') && !self.reload_path.contains(' '),
