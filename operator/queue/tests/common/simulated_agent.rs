@@ -15,6 +15,7 @@ use rollwright_proto::v1::agent_link_client::AgentLinkClient;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_stream::wrappers::UnboundedReceiverStream;
+use tonic::transport::Channel;
 
 /// What outlives a link.
 #[derive(Default)]
@@ -49,7 +50,11 @@ pub struct SimulatedAgent {
 
 impl SimulatedAgent {
     pub async fn connect(dir: &Path, name: &str, cores: u32, node: Arc<Mutex<Node>>) -> Self {
-        let channel = super::channel(dir.join("agents.sock")).await;
+        Self::over(super::channel(dir.join("agents.sock")).await, name, cores, node).await
+    }
+
+    /// Over a connection that stands.
+    pub async fn over(channel: Channel, name: &str, cores: u32, node: Arc<Mutex<Node>>) -> Self {
         let (out, messages) = mpsc::unbounded_channel();
         let hello = hello(name, cores, &node.lock().unwrap());
         send(&out, vec![ToQueue::Hello(hello)]);
