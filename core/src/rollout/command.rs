@@ -4,7 +4,7 @@ use crate::buffer::{Batch, SettledGroup, Taker};
 use crate::fault::Fault;
 use crate::ids::{Class, GroupId, Task, TrajectoryId, WorkerId};
 use crate::reward::{CallId, ServiceIndex};
-use crate::router::Moved;
+use crate::router::{Moved, Role};
 use crate::tokens::TokenLog;
 use crate::trajectory::{Announcement, Keep};
 use crate::version::{BatchId, RequestId, Version};
@@ -52,6 +52,11 @@ pub enum Command {
         /// The class that serves it.
         got: Class,
     },
+    /// Prefill and decode are separate, and no healthy worker does this part; or, with
+    /// `None`, no longer.
+    Lacks(Option<Role>),
+    /// A worker that is about to go has nothing in flight any more.
+    Drained(WorkerId),
 
     /// Something for the engines and the weights' store.
     Weights(weights::Command),

@@ -27,6 +27,15 @@ pub enum Event {
     WorkerLeft(WorkerId),
     /// A worker is about to go.
     WorkerDrains(WorkerId),
+    /// A worker that was about to go stays.
+    WorkerStays(WorkerId),
+    /// A worker may have another number of requests in flight.
+    WorkerResized {
+        /// Which worker.
+        worker: WorkerId,
+        /// From now on; at least 1.
+        slots: u32,
+    },
     /// A worker answers its health check.
     WorkerHealthy(WorkerId),
     /// A worker does not answer its health check.

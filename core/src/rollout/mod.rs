@@ -89,6 +89,10 @@ impl Rollout {
             Event::WorkerJoined { worker, spec } => self.worker_joined(worker, spec, now),
             Event::WorkerLeft(worker) => self.worker_left(&worker, now),
             Event::WorkerDrains(worker) => self.route(router::Event::Drain(worker), now),
+            Event::WorkerStays(worker) => self.route(router::Event::Stay(worker), now),
+            Event::WorkerResized { worker, slots } => {
+                self.route(router::Event::Slots { worker, slots }, now)
+            }
             Event::WorkerHealthy(worker) => self.route(router::Event::Healthy(worker), now),
             Event::WorkerUnhealthy { worker, reason } => {
                 self.route(router::Event::Unhealthy { worker, reason }, now)

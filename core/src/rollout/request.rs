@@ -175,7 +175,13 @@ impl Rollout {
                     }
                     self.out.push(Command::TakeBack { request, worker, restart });
                 }
-                router::Command::Idle { worker } => self.idle.push_back(worker),
+                router::Command::Idle { worker } => {
+                    if self.router.drains(&worker) {
+                        self.out.push(Command::Drained(worker.clone()));
+                    }
+                    self.idle.push_back(worker);
+                }
+                router::Command::Lacks(role) => self.out.push(Command::Lacks(role)),
                 router::Command::Fallback { task, wanted, got } => {
                     self.out.push(Command::Fallback { task, wanted, got });
                 }

@@ -2,6 +2,7 @@
 
 use crate::fault::Fault;
 use crate::ids::{Class, Task, WorkerId};
+use crate::router::Role;
 use crate::version::RequestId;
 
 /// An output of [`super::Router::on_event`], to be carried out in order.
@@ -50,6 +51,9 @@ pub enum Command {
         /// The class that serves it.
         got: Class,
     },
+    /// Prefill and decode are separate, and no healthy worker does this part; or, with
+    /// `None`, no longer. Once per change.
+    Lacks(Option<Role>),
 }
 
 /// Why a trajectory left its worker.

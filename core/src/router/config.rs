@@ -26,6 +26,9 @@ pub struct Config {
     /// trajectory, a task that prefers its class) before one that came earlier, unless
     /// that one has waited for longer than this. Zero keeps the order of arrival.
     pub patience: Duration,
+    /// Workers that only prefill, or only decode, can do both: they do while none of the
+    /// other kind is in use.
+    pub alone: bool,
 }
 
 impl Default for Config {
@@ -39,6 +42,7 @@ impl Default for Config {
             retry_after: Duration::from_secs(1),
             max_attempts: 3,
             patience: Duration::from_secs(5),
+            alone: false,
         }
     }
 }

@@ -52,28 +52,40 @@ impl Router {
 
     /// The worker with its prefill worker, if it can take the request now.
     fn pair(&self, seat: Seat, worker: &Worker, request: &Request) -> Option<Home> {
-        let takes = worker.role != Role::Prefill
-            && worker.has_room()
+        let takes = worker.has_room()
             && worker.meets(request.need)
+            && (worker.role != Role::Prefill || self.prefills_decode())
             && !self.avoids(request, seat);
         if !takes {
             return None;
         }
         let prefill = match worker.role {
-            Role::Decode => Some(self.prefill_for(worker.version, request)?),
+            Role::Decode => self.prefill_for(worker.version, request)?,
             Role::Mixed | Role::Prefill => None,
         };
         Some(Home { worker: seat, prefill })
     }
 
+    /// Nobody else decodes, and prefill workers can.
+    fn prefills_decode(&self) -> bool {
+        self.config.alone && self.decoders == 0
+    }
+
     /// The prefill worker for a decode worker of this version: that of the last turn,
-    /// else the least loaded. Both must hold the same weights.
-    fn prefill_for(&self, version: Option<Version>, request: &Request) -> Option<Seat> {
+    /// else the least loaded. Both must hold the same weights. `Some(None)`: there is none,
+    /// and the decode worker can do without.
+    fn prefill_for(&self, version: Option<Version>, request: &Request) -> Option<Option<Seat>> {
         let last = request.home.and_then(|home| home.prefill);
-        let free = self
+        let mut there = self
             .prefills_of(version)
-            .filter(|(seat, worker)| worker.has_room() && !self.avoids(request, *seat));
-        free.min_by_key(|(seat, worker)| (Some(*seat) != last, worker.load())).map(|(seat, _)| seat)
+            .filter(|(seat, worker)| worker.usable() && !self.avoids(request, *seat))
+            .peekable();
+        if there.peek().is_none() {
+            return self.config.alone.then_some(None);
+        }
+        let free = there.filter(|(_, worker)| worker.has_room());
+        let best = free.min_by_key(|(seat, worker)| (Some(*seat) != last, worker.load()));
+        best.map(|(seat, _)| Some(seat))
     }
 
     fn prefills_of(&self, version: Option<Version>) -> impl Iterator<Item = (Seat, &Worker)> {
@@ -95,9 +107,10 @@ impl Router {
                 && worker.meets(need)
                 && match worker.role {
                     Role::Mixed => true,
-                    Role::Prefill => false,
+                    Role::Prefill => self.prefills_decode(),
                     Role::Decode => {
-                        self.prefills_of(worker.version).any(|(seat, worker)| counts(seat, worker))
+                        let mut prefills = self.prefills_of(worker.version);
+                        self.config.alone || prefills.any(|(seat, worker)| counts(seat, worker))
                     }
                 }
         })
@@ -136,9 +149,12 @@ impl Router {
             return None;
         }
         let worker = self.workers.get(&seat)?;
-        let able = worker.role != Role::Prefill && worker.has_room();
-        // Without any free prefill worker no request need be looked at.
-        if !able || worker.role == Role::Decode && !self.prefill_free(worker.version) {
+        let able = match worker.role {
+            Role::Mixed => true,
+            Role::Prefill => self.prefills_decode(),
+            Role::Decode => !self.prefills_full(worker.version),
+        };
+        if !(able && worker.has_room()) {
             return None;
         }
         let pair = |id| self.requests.get(&id).and_then(|r| self.pair(seat, worker, r));
@@ -152,8 +168,17 @@ impl Router {
         pair(next).map(|pair| (next, pair))
     }
 
-    fn prefill_free(&self, version: Option<Version>) -> bool {
-        self.prefills_of(version).any(|(_, worker)| worker.has_room())
+    /// No request can have a prefill worker or do without, so none need be looked at.
+    fn prefills_full(&self, version: Option<Version>) -> bool {
+        let mut usable = 0;
+        for (_, worker) in self.prefills_of(version).filter(|(_, worker)| worker.usable()) {
+            if worker.has_room() {
+                return false;
+            }
+            usable += 1;
+        }
+        // A request that failed on the only one does without.
+        usable > 1 || !self.config.alone
     }
 
     /// Whether the first in line may still be overtaken by a better fit.

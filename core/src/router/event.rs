@@ -20,6 +20,16 @@ pub enum Event {
     Left(WorkerId),
     /// A worker is about to go: it ends what it has and gets nothing more.
     Drain(WorkerId),
+    /// A worker that was about to go stays.
+    Stay(WorkerId),
+    /// A worker may have another number of requests in flight; at least 1. What it has
+    /// beyond goes on.
+    Slots {
+        /// Which worker.
+        worker: WorkerId,
+        /// From now on.
+        slots: u32,
+    },
     /// A worker answers its health check; a worker that joins counts as healthy.
     Healthy(WorkerId),
     /// A worker does not answer its health check. What it has in flight goes on.
@@ -66,8 +76,8 @@ pub enum Event {
     /// Nobody waits for the request any more: its client is gone or its trajectory
     /// aborted. One that is not known is ignored.
     Withdrawn(RequestId),
-    /// The first token is there: the prefill worker has done its part. Only of use
-    /// where prefill and decode are separate; ignored otherwise.
+    /// The prefill worker has done its part. Only of use where prefill and decode are
+    /// separate; ignored otherwise.
     Prefilled(RequestId),
     /// A request that was sent has ended on its worker. Exactly one for each
     /// [`super::Command::Send`], also after [`super::Command::Abort`].
@@ -114,6 +124,17 @@ pub enum Role {
     Decode,
 }
 
+impl Role {
+    /// The word used in JSON and logs.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Mixed => "mixed",
+            Self::Prefill => "prefill",
+            Self::Decode => "decode",
+        }
+    }
+}
+
 /// What a request asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ask {
@@ -146,7 +167,12 @@ pub enum Outcome {
     },
     /// The worker could not be reached, so nothing was generated or lost: the request waits
     /// for another, and the worker gets no more until a probe has reached it.
-    Unreached(Fault),
+    Unreached {
+        /// Why.
+        fault: Fault,
+        /// It was the prefill worker of the pair.
+        prefill: bool,
+    },
     /// It was taken back before its end: sent again, first in line.
     Back,
 }

@@ -148,10 +148,10 @@ impl Router {
             Outcome::Done(_) => true,
             // The engine is well enough to say that the request is wrong.
             Outcome::Failed { fault, .. } => fault.kind == FaultKind::User,
-            Outcome::Unreached(_) | Outcome::Back => false,
+            Outcome::Unreached { .. } | Outcome::Back => false,
         };
         let (mut rule, now) = (self.config.breaker, self.now);
-        if matches!(outcome, Outcome::Unreached(_)) {
+        if matches!(outcome, Outcome::Unreached { .. }) {
             rule.failures = 1;
         }
         let mut opened = None;
@@ -201,8 +201,8 @@ impl Router {
             }
             _ if run.withdrawn => None,
             Outcome::Back => return Some(true),
-            Outcome::Unreached(_) => {
-                request.avoid = Some(run.worker);
+            Outcome::Unreached { .. } => {
+                request.avoid = blamed.or(Some(run.worker));
                 return Some(run.aborted);
             }
             Outcome::Failed { resumable: true, .. } if run.aborted => return Some(true),
@@ -280,11 +280,14 @@ impl Router {
 
 /// Whose fault it is, if it is a worker's.
 fn blamed(run: &Run, outcome: &Outcome) -> Option<Seat> {
-    if matches!(outcome, Outcome::Unreached(_)) {
-        return Some(run.worker);
-    }
-    let Outcome::Failed { fault, prefill, .. } = outcome else { return None };
-    let by_worker = matches!(fault.kind, FaultKind::Infrastructure | FaultKind::Timeout);
-    let guilty = if *prefill { run.prefill.unwrap_or(run.worker) } else { run.worker };
-    (by_worker && !run.aborted).then_some(guilty)
+    let (by_worker, prefill) = match outcome {
+        Outcome::Unreached { prefill, .. } => (true, *prefill),
+        Outcome::Failed { fault, prefill, .. } => {
+            let kinds = [FaultKind::Infrastructure, FaultKind::Timeout];
+            (kinds.contains(&fault.kind) && !run.aborted, *prefill)
+        }
+        Outcome::Done(_) | Outcome::Back => (false, false),
+    };
+    let guilty = if prefill { run.prefill.unwrap_or(run.worker) } else { run.worker };
+    by_worker.then_some(guilty)
 }

@@ -23,12 +23,10 @@ impl Router {
         spec: &WorkerSpec,
         held: bool,
     ) -> Result<(), Fault> {
-        if spec.slots == 0 {
-            let message = format!("worker `{id}` has no slots: it needs at least 1");
-            return Err(Fault::new(FaultKind::User, "InvalidWorker", message));
-        }
-        if let Some(old) = self.names.get(&id) {
-            self.left(*old);
+        check_slots(&id, spec.slots)?;
+        let old = self.names.get(&id).copied();
+        if let Some(old) = old {
+            self.depart(old);
         }
         let class = self.affinities.intern_class(&spec.class);
         self.affinities.slots(class, spec.slots);
@@ -39,11 +37,22 @@ impl Router {
         }
         self.names.insert(id.clone(), seat);
         self.workers.insert(seat, Worker::new(id, class, spec, held));
+        // Only now: nobody takes the place of one that is back at once.
+        if let Some(old) = old {
+            self.recount(old);
+            self.bury(old);
+        }
         self.reconsider(seat);
         Ok(())
     }
 
     pub(super) fn left(&mut self, seat: Seat) {
+        self.depart(seat);
+        self.reconsider(seat);
+        self.bury(seat);
+    }
+
+    fn depart(&mut self, seat: Seat) {
         let Some(worker) = self.workers.get_mut(&seat) else { return };
         worker.stay = Stay::Gone;
         self.names.remove(&worker.id);
@@ -59,8 +68,6 @@ impl Router {
             }
         }
         self.take_back(seat, false);
-        self.reconsider(seat);
-        self.bury(seat);
     }
 
     /// Aborts what the worker has in flight.
@@ -93,14 +100,25 @@ impl Router {
     ) -> Result<(), Fault> {
         let seat = self.seat(worker)?;
         if let Some(worker) = self.workers.get_mut(&seat) {
-            let was_idle = worker.idle();
+            let (was_idle, held, stay) = (worker.idle(), worker.held, worker.stay);
             change(worker);
-            if worker.idle() && !was_idle {
+            // Whoever holds it, or lets it go, hears that it is idle, also where it was.
+            let asked = (worker.held && !held) || worker.stay != stay;
+            if worker.idle() && (asked || !was_idle) {
                 self.out.push(Command::Idle { worker: worker.id.clone() });
             }
         }
         self.reconsider(seat);
         Ok(())
+    }
+
+    pub(super) fn resize(&mut self, worker: &WorkerId, slots: u32) -> Result<(), Fault> {
+        check_slots(worker, slots)?;
+        let seat = self.seat(worker)?;
+        if let Some(class) = self.workers.get(&seat).map(|worker| worker.class) {
+            self.affinities.slots(class, slots);
+        }
+        self.change(worker, |worker| worker.slots = slots)
     }
 
     /// A worker's usability may have changed: what follows from that.
@@ -124,6 +142,25 @@ impl Router {
         };
         let in_service = self.workers.values().filter(counts).count();
         self.affinities.in_service(class, in_service as u32);
+        let decodes = |worker: &&Worker| worker.role != Role::Prefill && worker.usable();
+        self.decoders = self.workers.values().filter(decodes).count();
+        let lacks = self.lacking();
+        if lacks != self.lacks {
+            self.lacks = lacks;
+            self.out.push(Command::Lacks(lacks));
+        }
+    }
+
+    /// The part that no healthy worker does although another one does the other part.
+    fn lacking(&self) -> Option<Role> {
+        let healthy = |role: Role| {
+            self.workers.values().any(|worker| worker.role == role && worker.healthy())
+        };
+        match (healthy(Role::Prefill), healthy(Role::Decode)) {
+            (true, false) if !healthy(Role::Mixed) => Some(Role::Decode),
+            (false, true) => Some(Role::Prefill),
+            _ => None,
+        }
     }
 
     pub(super) fn move_to(
@@ -141,4 +178,12 @@ impl Router {
         self.homes.set(trajectory, home, &self.config.sticky, self.now);
         Ok(())
     }
+}
+
+fn check_slots(worker: &WorkerId, slots: u32) -> Result<(), Fault> {
+    if slots > 0 {
+        return Ok(());
+    }
+    let message = format!("worker `{worker}` has no slots: it needs at least 1");
+    Err(Fault::new(FaultKind::User, "InvalidWorker", message))
 }

@@ -65,6 +65,10 @@ pub struct Router {
     timers: BTreeSet<(Time, Seat)>,
     /// When a worker last came into use: what waited before is not overtaken by that.
     disturbed: Time,
+    /// Workers in use that decode.
+    decoders: usize,
+    /// What was last said of a part that nobody does.
+    lacks: Option<Role>,
     out: Vec<Command>,
 }
 
@@ -84,6 +88,8 @@ impl Router {
             affinities: Affinities::new(config.affinity.clone()),
             timers: BTreeSet::new(),
             disturbed: Time::ZERO,
+            decoders: 0,
+            lacks: None,
             out: Vec::new(),
             config,
         }
@@ -115,6 +121,8 @@ impl Router {
             Event::Joined { worker, spec, held } => self.joined(worker, &spec, held),
             Event::Left(worker) => self.seat(&worker).map(|seat| self.left(seat)),
             Event::Drain(worker) => self.change(&worker, |worker| worker.stay = Stay::Draining),
+            Event::Stay(worker) => self.change(&worker, |worker| worker.stay = Stay::Here),
+            Event::Slots { worker, slots } => self.resize(&worker, slots),
             Event::Healthy(worker) => self.change(&worker, |worker| worker.unhealthy = None),
             Event::Unhealthy { worker, reason } => {
                 self.change(&worker, |worker| worker.unhealthy = Some(reason))

@@ -106,6 +106,17 @@ impl Router {
         self.workers.get(self.names.get(id)?)?.version
     }
 
+    /// The worker is about to go.
+    pub fn drains(&self, id: &WorkerId) -> bool {
+        let worker = self.names.get(id).and_then(|seat| self.workers.get(seat));
+        worker.is_some_and(|worker| worker.stay == Stay::Draining)
+    }
+
+    /// The part that no healthy worker does, where prefill and decode are separate.
+    pub fn lacks(&self) -> Option<Role> {
+        self.lacks
+    }
+
     /// Requests in line.
     pub fn pending(&self) -> usize {
         self.line.len()

@@ -59,9 +59,14 @@ impl Worker {
         }
     }
 
+    /// Stays, and answers its health check.
+    pub(super) fn healthy(&self) -> bool {
+        self.stay == Stay::Here && self.unhealthy.is_none()
+    }
+
     /// Works, or will at once when it is no longer held.
     pub(super) fn in_service(&self) -> bool {
-        self.stay == Stay::Here && self.unhealthy.is_none() && !self.breaker.is_open()
+        self.healthy() && !self.breaker.is_open()
     }
 
     /// Takes requests as soon as it has room.

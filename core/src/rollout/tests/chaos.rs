@@ -36,6 +36,8 @@ enum Happens {
     Restart(usize),
     Leave(usize),
     Join(usize),
+    Drain { of: usize, stays: bool },
+    Prefilled(usize),
     Later(u64),
 }
 
@@ -67,6 +69,8 @@ fn happens() -> impl Strategy<Value = Happens> {
         1 => any::<usize>().prop_map(Restart),
         1 => any::<usize>().prop_map(Leave),
         1 => any::<usize>().prop_map(Join),
+        1 => (any::<usize>(), any::<bool>()).prop_map(|(of, stays)| Drain { of, stays }),
+        4 => any::<usize>().prop_map(Prefilled),
         2 => (0..90_u64).prop_map(Later),
     ]
 }
@@ -157,6 +161,12 @@ fn generation(world: &mut World, happens: &Happens) {
                 world.end(&worker, request, Outcome::Failed { fault, resumable, prefill: false });
             }
         }
+        Happens::Prefilled(of) => {
+            let prefilling = world.engines.values().flat_map(|engine| engine.prefilling.keys());
+            if let Some(request) = pick(&prefilling.copied().collect::<Vec<_>>(), of) {
+                world.prefilled(request);
+            }
+        }
         Happens::Stop => {
             for (worker, request) in in_flight {
                 if world.engines[&worker].running.get(&request) == Some(&true) {
@@ -205,6 +215,13 @@ fn updating(world: &mut World, happens: &Happens) {
         }
         Happens::Leave(of) => world.leave(&worker(of % WORKERS)),
         Happens::Join(of) => world.join(of % WORKERS),
+        Happens::Drain { of, stays } => {
+            let worker = worker(of % WORKERS);
+            if world.engines.contains_key(&worker) {
+                let drain = if stays { Event::WorkerStays } else { Event::WorkerDrains };
+                world.tell(drain(worker)).unwrap();
+            }
+        }
         _ => {}
     }
 }
@@ -224,8 +241,11 @@ proptest! {
     fn nothing_is_stamped_wrong_given_twice_or_left_behind(
         (strategy, in_flight, on_stale) in settings(),
         history in prop::collection::vec(happens(), 1..300),
+        split in any::<bool>(),
     ) {
-        let mut world = World::new(config(strategy, in_flight, on_stale));
+        let mut settings = config(strategy, in_flight, on_stale);
+        settings.router.alone = split;
+        let mut world = World::new(settings);
         for event in history {
             happen(&mut world, &event);
         }

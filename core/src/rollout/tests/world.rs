@@ -67,6 +67,14 @@ pub(super) struct Engine {
     pub(super) paused: bool,
     /// Requests that generate, and whether they are to stop.
     pub(super) running: BTreeMap<RequestId, bool>,
+    /// Requests that it prefills, and who decodes them.
+    pub(super) prefilling: BTreeMap<RequestId, WorkerId>,
+}
+
+impl Engine {
+    fn busy(&self) -> usize {
+        self.running.len() + self.prefilling.len()
+    }
 }
 
 /// A request whose client waits.
@@ -96,6 +104,8 @@ pub(super) struct World {
     closed: BTreeSet<TrajectoryId>,
     delivered: BTreeMap<TrajectoryId, BatchId>,
     strategy: Strategy,
+    /// The first worker prefills for the others.
+    split: bool,
 }
 
 pub(super) fn worker(index: usize) -> WorkerId {
@@ -108,7 +118,7 @@ pub(super) fn broken() -> Fault {
 
 impl World {
     pub(super) fn new(config: Config) -> Self {
-        let strategy = config.weights.strategy;
+        let (strategy, split) = (config.weights.strategy, config.router.alone);
         let mut world = Self {
             core: Rollout::new(config),
             now: Time::ZERO,
@@ -126,6 +136,7 @@ impl World {
             closed: BTreeSet::new(),
             delivered: BTreeMap::new(),
             strategy,
+            split,
         };
         for index in 0..WORKERS {
             world.join(index);
@@ -141,7 +152,11 @@ impl World {
         self.engines.insert(worker.clone(), Engine::default());
         let spec = WorkerSpec {
             class: Class::new("any").unwrap(),
-            role: Role::Mixed,
+            role: match index {
+                _ if !self.split => Role::Mixed,
+                0 => Role::Prefill,
+                _ => Role::Decode,
+            },
             slots: SLOTS,
             version: Some(Version(0)),
         };
@@ -161,10 +176,17 @@ impl World {
     fn obey(&mut self, command: Command, why: &str) {
         match command {
             Command::Send { request, worker, prefill, .. } => {
-                assert_eq!(prefill, None);
+                let holds = self.engines[&worker].holds;
+                if let Some(prefill) = prefill {
+                    let engine = self.engines.get_mut(&prefill).unwrap();
+                    assert!(!engine.paused, "prefill on a paused engine by {why}");
+                    assert!(engine.busy() < SLOTS as usize, "too many in flight by {why}");
+                    assert_eq!(engine.holds, holds, "KV of other weights by {why}");
+                    engine.prefilling.insert(request, worker.clone());
+                }
                 let engine = self.engines.get_mut(&worker).unwrap();
                 assert!(!engine.paused, "sent to a paused engine by {why}");
-                assert!(engine.running.len() < SLOTS as usize, "too many in flight by {why}");
+                assert!(engine.busy() < SLOTS as usize, "too many in flight by {why}");
                 assert!(self.clients.contains_key(&request), "nobody waits for it: {why}");
                 engine.running.insert(request, false);
             }
@@ -208,6 +230,9 @@ impl World {
             }
             Command::Remove { batch, .. } => {
                 assert_eq!(self.batch.take().map(|batch| batch.id), Some(batch));
+            }
+            Command::Drained(worker) => {
+                assert_eq!(self.engines[&worker].busy(), 0, "drained by {why}");
             }
             Command::Settle(group) => assert!(!self.evaluations.contains(&group.group)),
             _ => {}
@@ -335,11 +360,29 @@ impl World {
         if engine.running.remove(&request).is_none() {
             return;
         }
+        for engine in self.engines.values_mut() {
+            engine.prefilling.remove(&request);
+        }
         if matches!(outcome, Outcome::Done(_)) {
             self.clients.remove(&request);
         }
         let finish = matches!(outcome, Outcome::Done(_)).then_some(Finish::Length);
         self.tell(Event::Ended { request, outcome, finish }).unwrap();
+    }
+
+    /// The prefill worker of a request has done its part.
+    pub(super) fn prefilled(&mut self, request: RequestId) {
+        for engine in self.engines.values_mut() {
+            engine.prefilling.remove(&request);
+        }
+        self.tell(Event::Prefilled(request)).unwrap();
+    }
+
+    /// What a worker prefills fails or comes back.
+    fn lose_prefills(&mut self, worker: &WorkerId, outcome: &Outcome) {
+        for (request, decode) in self.engines[worker].prefilling.clone() {
+            self.end(&decode, request, outcome.clone());
+        }
     }
 
     pub(super) fn done() -> Outcome {
@@ -352,7 +395,7 @@ impl World {
         let mut result = Ok(None);
         if let Some(engine) = self.engines.get_mut(&worker) {
             if !matches!(step, Step::Pull { .. }) && !self.lost.contains(&call) {
-                assert!(engine.running.is_empty(), "{step:?} while requests run");
+                assert_eq!(engine.busy(), 0, "{step:?} while requests run");
             }
             if fails || self.lost.contains(&call) {
                 result = Err(broken());
@@ -391,6 +434,8 @@ impl World {
         let running: Vec<RequestId> = engine.running.keys().copied().collect();
         let told = Event::WorkerRestarted { worker: worker.clone(), version: Some(holds) };
         self.tell(told).unwrap();
+        let failed = Outcome::Failed { fault: broken(), resumable: true, prefill: true };
+        self.lose_prefills(worker, &failed);
         for request in running {
             let outcome = Outcome::Failed { fault: broken(), resumable: true, prefill: false };
             self.end(worker, request, outcome);
@@ -405,6 +450,7 @@ impl World {
         let running: Vec<RequestId> = self.engines[worker].running.keys().copied().collect();
         self.lose_calls(worker);
         self.tell(Event::WorkerLeft(worker.clone())).unwrap();
+        self.lose_prefills(worker, &Outcome::Back);
         for request in running {
             self.end(worker, request, Outcome::Back);
         }
@@ -445,6 +491,9 @@ impl World {
             .collect();
         for group in groups {
             self.tell(Event::AbortGroup(group)).unwrap();
+        }
+        for worker in self.engines.keys().cloned().collect::<Vec<_>>() {
+            self.tell(Event::WorkerStays(worker)).unwrap();
         }
         for _ in 0..2000 {
             let stopping: Vec<(WorkerId, RequestId)> = self

@@ -15,7 +15,8 @@ use crate::version::{RequestId, Version};
 enum Step {
     Join { w: usize, class: usize, role: usize, slots: u32, version: u64, held: bool },
     Leave(usize),
-    Drain(usize),
+    Drain { w: usize, stays: bool },
+    Resize { w: usize, slots: u32 },
     Health { w: usize, well: bool },
     Version { w: usize, version: u64 },
     Hold(usize),
@@ -42,7 +43,8 @@ fn step(roles: usize) -> impl Strategy<Value = Step> {
             }
         ),
         1 => w.clone().prop_map(Step::Leave),
-        1 => w.clone().prop_map(Step::Drain),
+        2 => (w.clone(), any::<bool>()).prop_map(|(w, stays)| Step::Drain { w, stays }),
+        1 => (w.clone(), 1u32..4).prop_map(|(w, slots)| Step::Resize { w, slots }),
         2 => (w.clone(), any::<bool>()).prop_map(|(w, well)| Step::Health { w, well }),
         2 => (w.clone(), 0u64..3).prop_map(|(w, version)| Step::Version { w, version }),
         2 => w.clone().prop_map(Step::Hold),
@@ -53,7 +55,7 @@ fn step(roles: usize) -> impl Strategy<Value = Step> {
             |(t, task, priority, least, pinned)| Step::Arrive { t, task, priority, least, pinned }
         ),
         2 => any::<usize>().prop_map(Step::Withdraw),
-        20 => (any::<usize>(), 0usize..9).prop_map(|(pick, how)| Step::End { pick, how }),
+        20 => (any::<usize>(), 0usize..11).prop_map(|(pick, how)| Step::End { pick, how }),
         3 => any::<usize>().prop_map(Step::Prefilled),
         1 => (0usize..8, w).prop_map(|(t, w)| Step::Move { t, w }),
         1 => (0usize..8).prop_map(Step::Forget),
@@ -69,6 +71,8 @@ fn outcome(how: usize) -> Outcome {
         5 => Outcome::Back,
         6 => failed(false),
         7 => Outcome::Failed { fault: fault(FaultKind::User), resumable: false, prefill: false },
+        8 => Outcome::Unreached { fault: fault(FaultKind::Infrastructure), prefill: false },
+        9 => Outcome::Unreached { fault: fault(FaultKind::Infrastructure), prefill: true },
         _ => Outcome::Failed { fault: fault(FaultKind::Timeout), resumable: true, prefill: true },
     }
 }
@@ -89,7 +93,11 @@ fn take(world: &mut World, step: &Step) {
             world.join(w, spec, held);
         }
         Step::Leave(w) => drop(world.about(w, Event::Left(worker(w)))),
-        Step::Drain(w) => drop(world.about(w, Event::Drain(worker(w)))),
+        Step::Drain { w, stays: false } => drop(world.about(w, Event::Drain(worker(w)))),
+        Step::Drain { w, stays: true } => drop(world.about(w, Event::Stay(worker(w)))),
+        Step::Resize { w, slots } => {
+            world.about(w, Event::Slots { worker: worker(w), slots });
+        }
         Step::Health { w, well: true } => drop(world.about(w, Event::Healthy(worker(w)))),
         Step::Health { w, well: false } => {
             let reason = "no answer".to_owned();
@@ -183,5 +191,13 @@ proptest! {
         patience in prop::sample::select(vec![0, 150, 100_000]),
     ) {
         run(config(patience), &steps);
+    }
+
+    #[test]
+    fn prefill_and_decode_apart_that_do_without_each_other(
+        steps in prop::collection::vec(step(3), 0..150),
+        patience in prop::sample::select(vec![0, 150, 100_000]),
+    ) {
+        run(Config { alone: true, ..config(patience) }, &steps);
     }
 }

@@ -49,13 +49,33 @@ impl World {
         }
     }
 
+    /// Nobody who decodes is in use, and those who prefill can.
+    pub(super) fn prefills_decode(&self) -> bool {
+        let decodes = |at: usize| self.engines[at].spec.role != Role::Prefill && self.usable(at);
+        self.config.alone && !(0..self.engines.len()).any(decodes)
+    }
+
+    /// The prefill workers in use that hold the weights of a decode worker.
+    pub(super) fn partners(&self, of: usize, avoid: Option<usize>) -> Vec<usize> {
+        let version = self.engines[of].spec.version;
+        let partner = |at: &usize| {
+            self.engines[*at].spec.role == Role::Prefill
+                && self.engines[*at].spec.version == version
+                && self.usable(*at)
+                && avoid != Some(*at)
+        };
+        (0..self.engines.len()).filter(partner).collect()
+    }
+
     /// The pairs that could generate it, of workers for which `able` holds.
     pub(super) fn pairs(
         &self,
         ask: &Ask,
         least: Option<Version>,
+        avoid: Option<usize>,
         able: impl Fn(usize) -> bool,
     ) -> Vec<(usize, Option<usize>)> {
+        let able = |at: usize| avoid != Some(at) && able(at);
         let mut pairs = Vec::new();
         for at in 0..self.engines.len() {
             if !able(at) || !self.meets(at, ask, least) {
@@ -63,15 +83,15 @@ impl World {
             }
             match self.engines[at].spec.role {
                 Role::Mixed => pairs.push((at, None)),
+                Role::Prefill if self.prefills_decode() => pairs.push((at, None)),
                 Role::Prefill => {}
                 Role::Decode => {
-                    let version = self.engines[at].spec.version;
-                    let prefills = (0..self.engines.len()).filter(|p| {
-                        self.engines[*p].spec.role == Role::Prefill
-                            && self.engines[*p].spec.version == version
-                            && able(*p)
-                    });
-                    pairs.extend(prefills.map(|prefill| (at, Some(prefill))));
+                    let partners = self.partners(at, avoid);
+                    if partners.is_empty() && self.config.alone {
+                        pairs.push((at, None));
+                    }
+                    let able = partners.into_iter().filter(|prefill| able(*prefill));
+                    pairs.extend(able.map(|prefill| (at, Some(prefill))));
                 }
             }
         }
@@ -81,11 +101,9 @@ impl World {
     /// Pairs that have room and may take the call: not where it failed last, if there
     /// is any other.
     pub(super) fn takers(&self, call: &Call) -> Vec<(usize, Option<usize>)> {
-        let not_avoided = |at: usize| call.avoid != Some(at) && self.usable(at);
-        let other = !self.pairs(&call.ask, call.least, not_avoided).is_empty();
-        self.pairs(&call.ask, call.least, |at| {
-            self.has_room(at) && !(other && call.avoid == Some(at))
-        })
+        let others = self.pairs(&call.ask, call.least, call.avoid, |at| self.usable(at));
+        let avoid = call.avoid.filter(|_| !others.is_empty());
+        self.pairs(&call.ask, call.least, avoid, |at| self.has_room(at))
     }
 
     /// (rank, load) of an engine, one request aside or not.
@@ -98,7 +116,7 @@ impl World {
 
     /// What a request without a home is to get.
     pub(super) fn best_of_all(&self, ask: &Ask) -> Option<(usize, u64)> {
-        let pairs = self.pairs(ask, ask.at_least, |at| self.has_room(at));
+        let pairs = self.pairs(ask, ask.at_least, None, |at| self.has_room(at));
         pairs.into_iter().map(|(at, _)| self.standing(at, ask, false)).min()
     }
 
@@ -108,7 +126,6 @@ impl World {
         id: RequestId,
         call: &Call,
         at: usize,
-        prefill: Option<usize>,
         also_sent: &BTreeSet<RequestId>,
     ) {
         let engine = &self.engines[at];
@@ -118,10 +135,7 @@ impl World {
             else {
                 continue;
             };
-            if waiting.avoid == Some(at)
-                || waiting.avoid.is_some() && waiting.avoid == prefill
-                || !self.meets(at, &waiting.ask, waiting.least)
-            {
+            if !self.takers(waiting).iter().any(|(taker, _)| *taker == at) {
                 continue;
             }
             assert!(band(waiting) <= band(call), "{id} goes before {other} of a higher band");
@@ -163,8 +177,8 @@ impl World {
             Moved::Version => assert!(!self.meets(home, &call.ask, call.least)),
             Moved::Failed => assert_eq!(call.avoid, Some(home)),
             Moved::Full => {
-                let free = |at: usize| self.has_room(at) && call.avoid != Some(at);
-                let pairs = self.pairs(&call.ask, call.least, free);
+                let free = |at: usize| self.has_room(at);
+                let pairs = self.pairs(&call.ask, call.least, call.avoid, free);
                 let full = pairs.iter().all(|(at, _)| *at != home);
                 assert!(full || !call.fresh, "it had room");
             }
@@ -183,6 +197,17 @@ impl World {
                 assert!(takers.is_empty(), "{id} {call:?} waits, and {takers:?} has room");
             }
         }
+        let healthy = |role: Role| {
+            self.engines.iter().any(|engine| {
+                engine.spec.role == role && engine.healthy && !engine.gone && !engine.draining
+            })
+        };
+        let decode = healthy(Role::Decode) || healthy(Role::Mixed);
+        let lacks = match (healthy(Role::Prefill), healthy(Role::Decode)) {
+            (true, _) => (!decode).then_some(Role::Decode),
+            (false, decode) => decode.then_some(Role::Prefill),
+        };
+        assert_eq!((self.lacks, self.router.lacks()), (lacks, lacks));
         for engine in self.engines.iter().filter(|engine| !engine.gone) {
             let idle = (engine.held || engine.draining) && engine.in_flight.is_empty();
             assert!(!idle || engine.told_idle, "{engine:?} is idle and it was not said");

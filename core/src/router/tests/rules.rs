@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::world::{World, ask, done, failed, spec, trajectory, turn, worker};
-use crate::fault::FaultKind;
+use crate::fault::{Fault, FaultKind};
 use crate::router::{
     Ask, Command, Config, Event, Moved, Outcome, Role, Sticky, WorkerSpec, WorkerState,
 };
@@ -201,6 +201,73 @@ fn a_prefill_slot_is_free_after_the_first_token() {
     assert_eq!((world.on(first), world.on(second)), (Some(worker(1)), None));
     world.prefilled(first);
     assert_eq!(world.on(second), Some(worker(1)));
+}
+
+#[test]
+fn each_part_does_the_other_where_nobody_else_can() {
+    let mut world = World::new(Config { alone: true, ..Config::default() });
+    world.join(0, WorkerSpec { role: Role::Prefill, ..spec(0, 2) }, false);
+    assert_eq!(world.lacks, Some(Role::Decode));
+    let first = world.arrive(&turn(0)).unwrap();
+    assert_eq!(world.calls[&first].on, Some((0, None)));
+    world.join(1, WorkerSpec { role: Role::Decode, ..spec(0, 2) }, false);
+    assert_eq!(world.lacks, None);
+    let second = world.arrive(&turn(1)).unwrap();
+    assert_eq!(world.calls[&second].on, Some((1, Some(0))), "as a pair");
+    // It failed on the only prefill worker: the decode worker goes on by itself.
+    let fault = Fault::new(FaultKind::Infrastructure, "EngineBroke", "it broke");
+    world.end(second, Outcome::Failed { fault, resumable: true, prefill: true });
+    assert_eq!(world.calls[&second].on, Some((1, None)));
+    // Held, as in an update: nobody waits for it, and nothing is said.
+    world.about(0, Event::Hold(worker(0)));
+    let third = world.arrive(&turn(2)).unwrap();
+    assert_eq!((world.calls[&third].on, world.lacks), (Some((1, None)), None));
+    world.about(0, Event::Unhealthy { worker: worker(0), reason: "gone".to_owned() });
+    assert_eq!(world.lacks, Some(Role::Prefill));
+}
+
+#[test]
+fn pairs_that_cannot_do_without_each_other_wait() {
+    let mut world = World::new(Config::default());
+    world.join(1, WorkerSpec { role: Role::Decode, ..spec(0, 2) }, false);
+    assert_eq!(world.lacks, Some(Role::Prefill));
+    let id = world.arrive(&turn(0)).unwrap();
+    assert_eq!(world.on(id), None);
+    world.join(0, WorkerSpec { role: Role::Prefill, ..spec(0, 2) }, false);
+    assert_eq!((world.calls[&id].on, world.lacks), (Some((0, Some(1))), None));
+}
+
+#[test]
+fn an_unreachable_prefill_worker_is_left_alone() {
+    let mut world = World::new(Config::default());
+    world.join(0, WorkerSpec { role: Role::Prefill, ..spec(0, 2) }, false);
+    world.join(1, WorkerSpec { role: Role::Prefill, ..spec(0, 2) }, false);
+    world.join(2, WorkerSpec { role: Role::Decode, ..spec(0, 4) }, false);
+    let id = world.arrive(&turn(0)).unwrap();
+    let Some((2, Some(first))) = world.calls[&id].on else { panic!("no pair") };
+    let fault = Fault::new(FaultKind::Infrastructure, "EngineUnreachable", "refused");
+    world.end(id, Outcome::Unreached { fault, prefill: true });
+    assert_eq!(world.calls[&id].on, Some((2, Some(1 - first))));
+    assert_eq!(state(&world, first), WorkerState::CircuitOpen);
+    assert_eq!(state(&world, 2), WorkerState::Ready);
+}
+
+#[test]
+fn a_worker_that_drains_may_stay_and_may_be_resized() {
+    let mut world = World::new(Config::default());
+    world.join(0, spec(0, 1), false);
+    let first = world.arrive(&turn(0)).unwrap();
+    world.about(0, Event::Drain(worker(0)));
+    let second = world.arrive(&turn(1)).unwrap();
+    let commands = world.end(first, done());
+    assert_eq!(commands, vec![Command::Idle { worker: worker(0) }]);
+    let third = world.arrive(&turn(2)).unwrap();
+    world.about(0, Event::Stay(worker(0)));
+    assert_eq!((world.on(second), world.on(third)), (Some(worker(0)), None));
+    world.about(0, Event::Slots { worker: worker(0), slots: 2 });
+    assert_eq!(world.on(third), Some(worker(0)));
+    let none = Event::Slots { worker: worker(0), slots: 0 };
+    assert_eq!(world.router.on_event(none, world.now).unwrap_err().reason, "InvalidWorker");
 }
 
 #[test]

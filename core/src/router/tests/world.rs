@@ -91,6 +91,8 @@ pub(super) struct World {
     pub(super) refused: BTreeMap<RequestId, Fault>,
     pub(super) finished: BTreeSet<RequestId>,
     pub(super) next: u64,
+    /// The part that the router has said nobody does.
+    pub(super) lacks: Option<Role>,
 }
 
 impl World {
@@ -105,6 +107,7 @@ impl World {
             refused: BTreeMap::new(),
             finished: BTreeSet::new(),
             next: 0,
+            lacks: None,
         }
     }
 
@@ -149,6 +152,8 @@ impl World {
         match &event {
             Event::Left(_) => engine.gone = true,
             Event::Drain(_) => engine.draining = true,
+            Event::Stay(_) => engine.draining = false,
+            Event::Slots { slots, .. } => engine.spec.slots = *slots,
             Event::Healthy(_) => engine.healthy = true,
             Event::Unhealthy { .. } => engine.healthy = false,
             Event::Version { version, .. } => engine.spec.version = *version,
@@ -235,8 +240,9 @@ impl World {
         for at in [Some(decode), prefill].into_iter().flatten() {
             self.engines[at].in_flight.remove(&id);
         }
-        let back = outcome == Outcome::Back
-            || call.aborted && matches!(outcome, Outcome::Failed { resumable: true, .. });
+        let tried_again =
+            matches!(outcome, Outcome::Failed { resumable: true, .. } | Outcome::Unreached { .. });
+        let back = outcome == Outcome::Back || call.aborted && tried_again;
         if call.withdrawn || matches!(outcome, Outcome::Done(_)) {
             self.calls.remove(&id);
             self.finished.insert(id);
@@ -247,8 +253,10 @@ impl World {
             call.back = back;
             call.aborted = false;
             call.since = Some(self.now);
-            if let Outcome::Failed { prefill: by_prefill, .. } = &outcome
-                && !back
+            let unreached = matches!(outcome, Outcome::Unreached { .. });
+            if let Outcome::Failed { prefill: by_prefill, .. }
+            | Outcome::Unreached { prefill: by_prefill, .. } = &outcome
+                && (unreached || !back)
             {
                 call.avoid = if *by_prefill { prefill.or(Some(decode)) } else { Some(decode) };
             }
@@ -352,6 +360,10 @@ impl World {
                     engine.told_idle = true;
                 }
                 Command::Fallback { .. } => {}
+                Command::Lacks(role) => {
+                    assert_ne!(self.lacks, *role, "said once");
+                    self.lacks = *role;
+                }
             }
         }
     }
@@ -367,14 +379,21 @@ impl World {
         let call = self.calls[&id].clone();
         assert!(call.on.is_none(), "{id} is sent while it is on an engine");
         assert!(self.usable(at) && self.meets(at, &call.ask, call.least));
-        assert_eq!(self.engines[at].spec.role == Role::Decode, prefill.is_some());
         if let Some(prefill) = prefill {
+            assert_eq!(self.engines[at].spec.role, Role::Decode);
             assert_eq!(self.engines[prefill].spec.role, Role::Prefill);
             assert!(self.usable(prefill));
             assert_eq!(self.engines[prefill].spec.version, self.engines[at].spec.version);
+        } else {
+            match self.engines[at].spec.role {
+                Role::Mixed => {}
+                Role::Decode => {
+                    assert!(self.config.alone && self.partners(at, call.avoid).is_empty());
+                }
+                Role::Prefill => assert!(self.prefills_decode()),
+            }
         }
-        assert_ne!(self.engines[at].spec.role, Role::Prefill);
-        self.check_order(id, &call, at, prefill, also_sent);
+        self.check_order(id, &call, at, also_sent);
         if let Some(trajectory) = &call.ask.trajectory {
             self.homes.insert(trajectory.clone(), at);
             self.check_moved(&call, call.home.filter(|home| *home != at), at, moved);
