@@ -3,10 +3,12 @@
 //! drive the same state machines.
 #![forbid(unsafe_code)]
 
+pub mod arrange;
 pub mod buffer;
 pub mod cpu;
 pub mod fault;
 pub mod ids;
+pub mod placement;
 pub mod queue;
 pub mod quota;
 pub mod resources;

@@ -1,0 +1,8 @@
+//! Heddle's own algorithms, as printed: oracles in tests, baselines in benchmarks.
+//! Nothing in production calls them.
+
+mod annealing;
+mod presorted;
+
+pub use annealing::{Cooling, anneal};
+pub use presorted::presorted;

@@ -1,0 +1,73 @@
+//! The farthest position for every combination of used workers: exact, in one pass.
+
+use super::coarse::Needs;
+use super::fleet::{Fleet, combinations, strides};
+use super::reach::Reach;
+
+/// The steps that cover all lengths, if any order of the workers does. A
+/// combination that the `needs` of the rest give up is not extended.
+pub(super) fn cover(
+    fleet: &Fleet,
+    reach: &Reach<'_>,
+    needs: &Needs,
+) -> Option<Vec<(usize, usize)>> {
+    let kinds = fleet.counts.len();
+    let strides = strides(&fleet.counts);
+    let mut farthest = vec![0_u32; combinations(&fleet.counts)?];
+    let mut used = vec![0_usize; kinds];
+    // Place of the unused workers in the table of needs.
+    let mut rest = needs.full();
+    for index in 0..farthest.len() {
+        let from = farthest[index] as usize;
+        if needs.from(rest) <= from {
+            for kind in 0..kinds {
+                if used[kind] == fleet.counts[kind] {
+                    continue;
+                }
+                let end = reach.end(kind, from);
+                let next = index + strides[kind];
+                if end == reach.goal() {
+                    let mut steps = back(&farthest, &strides, index, used, reach);
+                    steps.push((kind, end));
+                    return Some(steps);
+                }
+                farthest[next] = farthest[next].max(end as u32);
+            }
+        }
+        // The next combination.
+        for (kind, (digit, count)) in used.iter_mut().zip(&fleet.counts).enumerate() {
+            if *digit < *count {
+                *digit += 1;
+                rest -= needs.stride(kind);
+                break;
+            }
+            rest += *digit * needs.stride(kind);
+            *digit = 0;
+        }
+    }
+    None
+}
+
+/// How `index` was reached.
+fn back(
+    farthest: &[u32],
+    strides: &[usize],
+    mut index: usize,
+    mut used: Vec<usize>,
+    reach: &Reach<'_>,
+) -> Vec<(usize, usize)> {
+    let mut steps = Vec::new();
+    while farthest[index] > 0 {
+        let end = farthest[index] as usize;
+        let last = (0..strides.len()).find(|&kind| {
+            used[kind] > 0 && reach.end(kind, farthest[index - strides[kind]] as usize) == end
+        });
+        // Every position but 0 was written from such a combination.
+        let Some(kind) = last else { break };
+        steps.push((kind, end));
+        used[kind] -= 1;
+        index -= strides[kind];
+    }
+    steps.reverse();
+    steps
+}

@@ -1,0 +1,76 @@
+//! The least bound that can be met, among all floating-point numbers.
+
+use super::reach::{Kind, Sorted};
+
+/// The groups of a plan, in descending order of length.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Chain {
+    /// Kind of worker, and where its group ends in the sorted lengths.
+    pub(super) steps: Vec<(usize, usize)>,
+    /// Seconds of the slowest group.
+    pub(super) makespan: f64,
+}
+
+impl Chain {
+    /// Times the groups that these steps end.
+    pub(super) fn new(steps: Vec<(usize, usize)>, sorted: &Sorted, kinds: &[Kind]) -> Self {
+        let (mut from, mut makespan) = (0, 0.0_f64);
+        for &(kind, end) in &steps {
+            if end > from {
+                makespan = makespan.max(kinds[kind].cost(end - from, sorted.lengths[from]));
+                from = end;
+            }
+        }
+        Self { steps, makespan }
+    }
+}
+
+/// What a bound on the makespan turned out to be.
+#[derive(Debug)]
+pub(super) enum Probe {
+    /// It can be met, by these groups.
+    Met(Chain),
+    /// It cannot be met, nor can any bound below this one.
+    Missed(f64),
+    /// Not decided within the memory that is allowed.
+    Undecided,
+}
+
+/// Where to look first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum First {
+    /// The lower bound is often the optimum.
+    Low,
+    /// The known plan is often the optimum: prove it, or give up.
+    High,
+}
+
+/// The best chain, given that none is below `low` and that `best` is known, and
+/// whether it was proven to be the best.
+pub(super) fn least(
+    mut low: f64,
+    mut best: Chain,
+    first: First,
+    mut probe: impl FnMut(f64) -> Probe,
+) -> (Chain, bool) {
+    let mut at = match first {
+        First::Low => low.to_bits(),
+        First::High => best.makespan.to_bits().saturating_sub(1),
+    };
+    let mut proven = true;
+    while low < best.makespan {
+        let bound = f64::from_bits(at);
+        match probe(bound) {
+            Probe::Met(chain) => best = chain,
+            Probe::Missed(next) => low = next,
+            Probe::Undecided if first == First::High => return (best, false),
+            Probe::Undecided => {
+                proven = false;
+                low = f64::from_bits(at + 1);
+            }
+        }
+        // Bits of positive numbers are ordered as the numbers are.
+        at = u64::midpoint(low.to_bits(), best.makespan.to_bits());
+    }
+    (best, proven)
+}

@@ -1,0 +1,299 @@
+//! Exact plans against brute force and against the paper's own algorithms.
+
+use proptest::prelude::*;
+
+use super::baseline::{Cooling, anneal, presorted};
+use super::coarse::{Coarse, Needs};
+use super::fleet::Fleet;
+use super::reach::{Reach, Sorted};
+use super::*;
+
+fn curve() -> impl Strategy<Value = Interference> {
+    prop::collection::vec(0_u32..40, 1..8).prop_map(|steps| {
+        let mut factor = 0.75;
+        let factors = steps.into_iter().map(|step| {
+            factor += f64::from(step) / 64.0;
+            factor
+        });
+        Interference::new(factors.collect()).unwrap()
+    })
+}
+
+fn lengths(most: usize) -> impl Strategy<Value = Vec<f64>> {
+    prop::collection::vec(prop_oneof![(0_u32..20).prop_map(f64::from), 0.0..100.0], 0..=most)
+}
+
+fn cost(group: &[usize], lengths: &[f64], token_time: f64, interference: &Interference) -> f64 {
+    let longest = group.iter().map(|&i| lengths[i]).fold(0.0, f64::max);
+    interference.at(group.len()) * token_time * longest
+}
+
+/// Fails unless every index is there once and the slowest group takes `makespan`.
+fn check(
+    makespan: f64,
+    groups: &[Vec<usize>],
+    times: &[f64],
+    lengths: &[f64],
+    interference: &Interference,
+) {
+    assert_eq!(groups.len(), times.len());
+    let mut all: Vec<usize> = groups.iter().flatten().copied().collect();
+    all.sort_unstable();
+    assert_eq!(all, (0..lengths.len()).collect::<Vec<_>>());
+    let costs =
+        groups.iter().zip(times).map(|(group, time)| cost(group, lengths, *time, interference));
+    let slowest = costs.fold(0.0, f64::max);
+    assert_eq!(slowest.to_bits(), makespan.to_bits(), "{slowest} is not {makespan}");
+}
+
+/// The least makespan over all m^n assignments.
+fn brute_force(lengths: &[f64], times: &[f64], interference: &Interference) -> f64 {
+    fn assign(
+        next: usize,
+        groups: &mut [Vec<usize>],
+        rest: (&[f64], &[f64], &Interference),
+    ) -> f64 {
+        let (lengths, times, interference) = rest;
+        if next == lengths.len() {
+            let costs = groups
+                .iter()
+                .zip(times)
+                .map(|(group, time)| cost(group, lengths, *time, interference));
+            return costs.fold(0.0, f64::max);
+        }
+        let mut best = f64::INFINITY;
+        for worker in 0..groups.len() {
+            groups[worker].push(next);
+            best = best.min(assign(next + 1, groups, rest));
+            groups[worker].pop();
+        }
+        best
+    }
+    assign(0, &mut vec![Vec::new(); times.len()], (lengths, times, interference))
+}
+
+/// The least over every multiset of degrees within the budget.
+fn brute_force_allocation(
+    lengths: &[f64],
+    left: (u64, usize),
+    degrees: &[Degree],
+    interference: &Interference,
+    times: &mut Vec<f64>,
+) -> f64 {
+    let mut best = f64::INFINITY;
+    if !times.is_empty() {
+        best = brute_force(lengths, times, interference);
+    }
+    for (i, degree) in degrees.iter().enumerate() {
+        if left.1 > 0 && degree.gpus <= left.0 {
+            times.push(degree.token_time);
+            let left = (left.0 - degree.gpus, left.1 - 1);
+            best =
+                best.min(brute_force_allocation(lengths, left, &degrees[i..], interference, times));
+            times.pop();
+        }
+    }
+    best
+}
+
+fn token_time() -> impl Strategy<Value = f64> {
+    prop_oneof![
+        prop::sample::select(vec![0.006, 0.008, 0.012, 0.02]),
+        (1_u32..100).prop_map(|t| f64::from(t) / 1000.0)
+    ]
+}
+
+proptest! {
+    #[test]
+    fn placement_is_the_brute_force_optimum(
+        lengths in lengths(6),
+        times in prop::collection::vec(token_time(), 1..5),
+        interference in curve(),
+    ) {
+        let got = place(&lengths, &times, &interference).unwrap();
+        check(got.makespan, &got.groups, &times, &lengths, &interference);
+        let want = brute_force(&lengths, &times, &interference);
+        prop_assert_eq!(got.makespan.to_bits(), want.to_bits(), "{} is not {}", got.makespan, want);
+    }
+
+    #[test]
+    fn equal_workers_match_the_presorted_table(
+        lengths in prop::collection::vec(0.0..1e5, 1..120),
+        workers in 1_usize..9,
+        interference in curve(),
+    ) {
+        let times = vec![0.0123; workers];
+        let got = place(&lengths, &times, &interference).unwrap();
+        check(got.makespan, &got.groups, &times, &lengths, &interference);
+        let want = presorted(&lengths, &times, &interference);
+        prop_assert_eq!(got.makespan.to_bits(), want.to_bits(), "{} is not {}", got.makespan, want);
+    }
+
+    /// Every order of the workers, each with the paper's table.
+    #[test]
+    fn different_workers_match_the_best_order_of_the_presorted_table(
+        lengths in prop::collection::vec(0.0..1e4, 1..60),
+        times in prop::collection::vec(token_time(), 1..6),
+        interference in curve(),
+    ) {
+        let got = place(&lengths, &times, &interference).unwrap();
+        check(got.makespan, &got.groups, &times, &lengths, &interference);
+        let mut want = f64::INFINITY;
+        permutations(&mut times.clone(), 0, &mut |order| {
+            want = want.min(presorted(&lengths, order, &interference));
+        });
+        prop_assert_eq!(got.makespan.to_bits(), want.to_bits(), "{} is not {}", got.makespan, want);
+    }
+
+    #[test]
+    fn allocation_is_the_brute_force_optimum(
+        lengths in lengths(5),
+        gpus in 1_u64..9,
+        max_workers in 1_usize..4,
+        times in (token_time(), token_time(), token_time()),
+        sizes in prop::sample::select(vec![[1_u64, 2, 4], [2, 3, 8], [1, 5, 6]]),
+        interference in curve(),
+    ) {
+        let degrees: Vec<Degree> = sizes
+            .into_iter()
+            .zip([times.0, times.1, times.2])
+            .map(|(gpus, token_time)| Degree { gpus, token_time })
+            .collect();
+        let got = allocate(&lengths, gpus, max_workers as u64, &degrees, &interference);
+        if gpus < sizes[0] {
+            let smallest = sizes[0];
+            prop_assert_eq!(got, Err(PlanError::BudgetTooSmall { gpus, smallest }));
+            return Ok(());
+        }
+        let got = got.unwrap();
+        prop_assert!(got.degrees.len() <= max_workers);
+        prop_assert!(got.degrees.iter().sum::<u64>() <= gpus);
+        let times: Vec<f64> = got
+            .degrees
+            .iter()
+            .map(|gpus| degrees.iter().find(|degree| degree.gpus == *gpus).unwrap().token_time)
+            .collect();
+        check(got.makespan, &got.groups, &times, &lengths, &interference);
+        let want = brute_force_allocation(&lengths, (gpus, max_workers), &degrees, &interference, &mut Vec::new());
+        prop_assert_eq!(got.makespan.to_bits(), want.to_bits(), "{} is not {}", got.makespan, want);
+    }
+
+    /// The table, the layers and the relaxation agree on every bound.
+    #[test]
+    fn ways_to_decide_a_bound_agree(
+        lengths in prop::collection::vec(1.0..1e4, 1..40),
+        times in prop::collection::vec(token_time(), 1..7),
+        interference in curve(),
+        part in 0.0..1.2_f64,
+    ) {
+        let sorted = Sorted::new(&lengths);
+        let fleet = Fleet::new(&times, lengths.len(), &interference);
+        let best = place(&lengths, &times, &interference).unwrap().makespan;
+        for bound in [best * part, f64::from_bits(best.to_bits() - 1), best] {
+            let possible = bound >= best;
+            for reach in [
+                Reach::tabulated(&sorted, &fleet.kinds, bound),
+                Reach::on_demand(&sorted, &fleet.kinds, bound),
+            ] {
+                let nothing = Needs::nothing(fleet.kinds.len());
+                prop_assert_eq!(combinations::cover(&fleet, &reach, &nothing).is_some(), possible);
+                for limit in [1, 6, 1 << 12] {
+                    let needs = Coarse::new(&fleet, limit).needs(&reach);
+                    prop_assert!(needs.from(needs.full()) == 0 || !possible);
+                    prop_assert_eq!(combinations::cover(&fleet, &reach, &needs).is_some(), possible);
+                    let found = layers::cover(&fleet, &reach, &needs, 1 << 12);
+                    prop_assert_eq!(matches!(found, layers::Outcome::Covered(_)), possible);
+                    prop_assert!(!matches!(found, layers::Outcome::Undecided));
+                }
+            }
+        }
+    }
+}
+
+fn permutations(items: &mut [f64], from: usize, visit: &mut impl FnMut(&[f64])) {
+    if from == items.len() {
+        return visit(items);
+    }
+    for i in from..items.len() {
+        items.swap(from, i);
+        permutations(items, from + 1, visit);
+        items.swap(from, i);
+    }
+}
+
+/// Lengths with a long tail, the same for the same seed.
+fn long_tail(n: u32) -> Vec<f64> {
+    (0..n)
+        .map(|i| 200.0 * f64::from(i * 2_654_435 % 9973 + 1).powf(0.3) + f64::from(i % 97))
+        .collect()
+}
+
+fn affine(sizes: u32) -> Interference {
+    Interference::new((0..sizes).map(|size| 1.0 + f64::from(size) * 0.01).collect()).unwrap()
+}
+
+#[test]
+fn a_slow_worker_for_the_longest_can_be_best() {
+    // The longest on the slow worker takes 20, and the fast one has time for the rest.
+    // On the fast one: alone 25.2, with one other 21.6, with two 21, with all 22.
+    let interference = Interference::new(vec![1.0, 1.8, 2.1, 2.2]).unwrap();
+    let got = place(&[6.0, 10.0, 6.0, 6.0], &[1.0, 2.0], &interference).unwrap();
+    assert_eq!(got, Placement { makespan: 20.0, groups: vec![vec![0, 2, 3], vec![1]] });
+}
+
+#[test]
+fn sixteen_kinds_match_the_best_of_the_table_alone() {
+    // More combinations than are looked at for every bound: the relaxation, the
+    // layers and one last table together must find what the table alone finds.
+    let lengths = long_tail(900);
+    let interference = affine(900);
+    let mut times: Vec<f64> = (0..16).map(|i| 0.006 + 0.001 * f64::from(i)).collect();
+    times.extend([times[0], times[3], times[7]]);
+    let got = place(&lengths, &times, &interference).unwrap();
+    check(got.makespan, &got.groups, &times, &lengths, &interference);
+    let sorted = Sorted::new(&lengths);
+    let fleet = Fleet::new(&times, lengths.len(), &interference);
+    assert!(fleet.combinations().unwrap() > 1 << 17);
+    let reach = Reach::tabulated(&sorted, &fleet.kinds, f64::from_bits(got.makespan.to_bits() - 1));
+    assert!(combinations::cover(&fleet, &reach, &Needs::nothing(16)).is_none());
+}
+
+#[test]
+fn hundreds_of_workers_for_one_long_trajectory_need_no_table() {
+    let mut lengths = vec![10.0; 300];
+    lengths[7] = 5000.0;
+    let times: Vec<f64> = (0..160).map(|i| 0.006 + 0.001 * f64::from(i % 16)).collect();
+    let got = place(&lengths, &times, &affine(300)).unwrap();
+    assert_eq!(got.makespan.to_bits(), (0.006 * 5000.0_f64).to_bits());
+}
+
+#[test]
+fn annealing_never_beats_the_exact_allocation() {
+    let lengths = long_tail(60);
+    let interference = affine(60);
+    let degrees = [(1, 0.020), (2, 0.012), (4, 0.008), (8, 0.006)]
+        .map(|(gpus, token_time)| Degree { gpus, token_time });
+    let exact = allocate(&lengths, 32, 32, &degrees, &interference).unwrap();
+    let cooling = Cooling { rate: 0.98, threshold: 0.01 };
+    for seed in 0..5 {
+        let (annealed, chosen) = anneal(&lengths, 32, &degrees, &interference, cooling, seed);
+        assert_eq!(chosen.iter().sum::<u64>(), 32);
+        assert!(exact.makespan <= annealed, "{} beats {}", annealed, exact.makespan);
+    }
+}
+
+#[test]
+fn refusals_say_why() {
+    let one = Interference::new(vec![1.0]).unwrap();
+    assert_eq!(place(&[1.0], &[], &one), Err(PlanError::NoWorker));
+    let kinds: Vec<f64> = (1..=17).map(f64::from).collect();
+    assert_eq!(place(&[1.0; 20], &kinds, &one), Err(PlanError::TooManyKinds { got: 17 }));
+    assert_eq!(place(&[1e300], &[1e300], &one), Err(PlanError::Overflow));
+    assert_eq!(place(&[], &[1.0], &one).unwrap().groups, [Vec::<usize>::new()]);
+    assert!(matches!(
+        Interference::new(vec![1.0, 0.5]),
+        Err(InvalidInterference::Decreasing { size: 2 })
+    ));
+    assert!(Interference::new(vec![]).is_err());
+    assert!(Interference::new(vec![f64::NAN]).is_err());
+}
