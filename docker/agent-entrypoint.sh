@@ -30,16 +30,17 @@ done
 set -- setpriv --bounding-set="-${ROLLWRIGHT_DROP:=setpcap,-sys_admin,-sys_ptrace}" \
   --inh-caps="-$ROLLWRIGHT_DROP" -- /usr/local/bin/rollwright-agent "$@"
 
-# On cgroup v2 a process in a cgroup namespace of its own, as container runtimes give it, may
-# not move the processes of sandboxes, which are outside.
-initial='cgroup:[4026531835]' # of the kernel's include/linux/proc_ns.h
-if [ -e /sys/fs/cgroup/cgroup.controllers ] && [ "$(readlink /proc/self/ns/cgroup)" != "$initial" ]; then
+# On cgroup v2 a process in a cgroup namespace of its own, as container runtimes give it, may not
+# move the processes of sandboxes, which are outside: join the one of the process that is named,
+# by its number (1: the node's first, with hostPID) or by its program (dockerd, the sidecar).
+wanted=${ROLLWRIGHT_CGROUPS_OF:-1}
+if [ -e /sys/fs/cgroup/cgroup.controllers ]; then
   for process in /proc/[0-9]*; do
-    if [ "$(readlink "$process/ns/cgroup" 2>/dev/null)" = "$initial" ]; then
+    if [ "${process#/proc/}" = "$wanted" ] || [ "$(cat "$process/comm" 2>/dev/null)" = "$wanted" ]; then
       exec nsenter --cgroup="$process/ns/cgroup" -- "$@"
     fi
   done
-  echo "no process in sight is in the node's cgroup namespace: give the pod hostPID, or a privileged Docker sidecar" >&2
+  echo "process '$wanted' is not in sight, whose cgroup namespace is needed: give the pod hostPID, or share its processes" >&2
   exit 1
 fi
 exec "$@"

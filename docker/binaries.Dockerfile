@@ -10,7 +10,8 @@ RUN cargo build --locked --release -p rollwright-runtime --bin rollwright \
 # Process 1 of every sandbox, whatever libraries its image has: static.
 RUN cargo rustc --locked --release -p rollwright-init --bin rollwright-init \
       -- -C target-feature=+crt-static
-RUN mkdir /out && cd target/release && cp rollwright rollwright-agent rollwright-init /out/
+RUN mkdir /out && cd target/release && cp rollwright rollwright-agent rollwright-init /out/ && \
+      strip --strip-debug /out/*
 
 FROM scratch
 COPY --from=build /out/ /

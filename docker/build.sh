@@ -75,14 +75,17 @@ if [ -n "$prebuilt" ]; then
   for program in rollwright rollwright-agent rollwright-init; do
     [ -x "$prebuilt/$program" ] || die "$prebuilt/$program is missing: run make build"
     install -D "$prebuilt/$program" "$work/binaries/$program"
+    strip --strip-debug "$work/binaries/$program"
   done
   key=$(cd "$work/binaries" && sha256sum -- * | sha256sum | cut -c1-16)
   current "rollwright/binaries:$tag" "$key" || import "rollwright/binaries:$tag" "$key" "$work/binaries"
   operator_base "$prebuilt/rollwright" "$work/base"
-  import rollwright/base:local base "$work/base"
+  key=$(cd "$work/base" && find . -type f -exec sha256sum {} + | sort | sha256sum | cut -c1-16)
+  current rollwright/base:local "$key" || import rollwright/base:local "$key" "$work/base"
   debian_base rollwright/base-agent:local iptables
   bases=(--build-arg BASE=rollwright/base:local)
-  agent_bases=(--build-arg BASE=rollwright/base-agent:local)
+  # Nothing is missing in that base, so that its steps need no network.
+  agent_bases=(--build-arg BASE=rollwright/base-agent:local --network none)
 else
   say "compiling the programs (minutes)"
   build -f docker/binaries.Dockerfile -t "rollwright/binaries:$tag" .

@@ -144,7 +144,9 @@ spec:
                   fieldPath: spec.nodeName
             - name: RUST_LOG
               value: {{ $agent.logLevel | quote }}
-            # What the entrypoint drops.
+            # Whose cgroup namespace the entrypoint joins, and what it drops then.
+            - name: ROLLWRIGHT_CGROUPS_OF
+              value: {{ ternary "1" "dockerd" $host | quote }}
             - name: ROLLWRIGHT_DROP
               value: setpcap,-sys_admin{{ if not (has "SYS_PTRACE" $agent.extraCapabilities) }},-sys_ptrace{{ end }}
           ports:
