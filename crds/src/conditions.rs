@@ -17,12 +17,21 @@ pub mod types {
     pub const POOL_ALREADY_BOUND: &str = "PoolAlreadyBound";
     /// The kubelet could hand cores that are ours to other pods.
     pub const NODE_NOT_DEDICATED: &str = "NodeNotDedicated";
+    /// Another pool of the same type matches nodes of this one.
+    pub const OVERLAPS: &str = "Overlaps";
+    /// The queue's agents have their links up.
+    pub const AGENTS_CONNECTED: &str = "AgentsConnected";
     /// Work runs on another GPU class than the first of its affinity.
     pub const AFFINITY_FALLBACK: &str = "AffinityFallback";
     /// `spec.suspend` is set and no worker runs.
     pub const SUSPENDED: &str = "Suspended";
     /// All workers serve the newest policy version.
     pub const WEIGHTS_CURRENT: &str = "WeightsCurrent";
+    /// The job's gateway answers the controllers.
+    pub const GATEWAY_REACHABLE: &str = "GatewayReachable";
+    /// Fewer GPUs serve than `minServingPercent` asks for, because workers are replaced where
+    /// there is no room for both.
+    pub const CAPACITY_BELOW_MINIMUM: &str = "CapacityBelowMinimum";
 }
 
 /// Condition reasons.
@@ -31,6 +40,22 @@ pub mod reasons {
     pub const AS_SPECIFIED: &str = "AsSpecified";
     /// Pods or nodes are on their way.
     pub const WAITING_FOR_PODS: &str = "WaitingForPods";
+    /// The spec is refused; the message says why.
+    pub const INVALID_SPEC: &str = "InvalidSpec";
+    /// Nobody who may use the pool names it.
+    pub const NOT_CLAIMED: &str = "NotClaimed";
+    /// Two pools match the same nodes.
+    pub const SHARED_NODES: &str = "SharedNodes";
+    /// Nodes match, and have nothing to give.
+    pub const NO_CAPACITY: &str = "NoCapacity";
+    /// The pool's controller has not yet said whose it is.
+    pub const WAITING_FOR_POOL: &str = "WaitingForPool";
+    /// The API server has not yet told its token keys.
+    pub const WAITING_FOR_KEYS: &str = "WaitingForKeys";
+    /// A process that should answer does not.
+    pub const UNREACHABLE: &str = "Unreachable";
+    /// What this object refers to is not ready.
+    pub const WAITING_FOR_QUEUE: &str = "WaitingForQueue";
     /// No node matches the selector.
     pub const NO_NODES: &str = "NoNodes";
     /// A named pool does not exist.
@@ -65,6 +90,16 @@ pub mod reasons {
     pub const UNSUPPORTED: &str = "Unsupported";
     /// Asked for by `spec.suspend`.
     pub const SUSPENDED_BY_SPEC: &str = "SuspendedBySpec";
+    /// Not all the GPUs that are asked for are free.
+    pub const WAITING_FOR_GPUS: &str = "WaitingForGpus";
+    /// Workers make way for others.
+    pub const REPLACING_WORKERS: &str = "ReplacingWorkers";
+    /// Workers do not come up, again and again.
+    pub const WORKERS_FAILING: &str = "WorkersFailing";
+    /// The gateway does not answer the controllers.
+    pub const GATEWAY_UNREACHABLE: &str = "GatewayUnreachable";
+    /// The API server's keys for tokens are not known yet.
+    pub const WAITING_FOR_KEYS: &str = "WaitingForKeys";
     /// A weight update is being taken over.
     pub const WEIGHTS_UPDATING: &str = "WeightsUpdating";
 }
