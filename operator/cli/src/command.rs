@@ -1,0 +1,86 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+/// Plan rollouts: which worker takes which trajectory, what a GPU budget should buy,
+/// how many units each action gets.
+///
+/// Plans are exact: the optimum, not an estimate. They are made by the same code that
+/// the running scheduler and gateway use. No cluster is needed.
+#[derive(Debug, Parser)]
+#[command(name = "kubectl-rollwright", bin_name = "kubectl rollwright", version)]
+#[command(after_help = "\
+Examples:
+  # Three tests share 16 cores: how many does each get?
+  echo '{\"tasks\":[{\"units\":[1,2,4,8],\"durations\":[80,42,23,14]},
+                  {\"units\":[1,2,4],\"durations\":[8,4.5,2.6]},
+                  {\"units\":[1],\"durations\":[3]}], \"free\":12}' |
+    kubectl rollwright plan arrange --input -
+
+  # The same as one JSON object, for a script
+  kubectl rollwright plan arrange --input tasks.json --json
+
+  # What each input looks like
+  kubectl rollwright plan placement --help
+
+Bad input is refused with exit status 2 and one line that says where and why.")]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Find an exact optimum.
+    #[command(subcommand)]
+    Plan(Plan),
+}
+
+/// What to plan.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Plan {
+    /// Units for elastic tasks, so that their durations sum to the least.
+    #[command(after_help = "\
+Input, a JSON object (times in seconds):
+  {\"tasks\": [{\"units\": [1,2,4], \"durations\": [8.0,4.5,2.6]}], \"free\": 16}
+
+A task gets one of its units. Instead of `free` (cores), the free aligned chunks of GPUs may be
+given, which may be split into halves; units are then 1, 2, 4 or 8:
+  {\"tasks\": [{\"units\": [1,2,4], \"durations\": [8.0,4.5,2.6]}], \"chunks\": {\"2\": 1, \"8\": 2}}
+
+Output with --json: {\"total_s\": 2.6, \"units\": [4]}")]
+    Arrange(Source),
+    /// Trajectories for given workers, so that the slowest ends as early as possible.
+    #[command(after_help = "\
+Input, a JSON object:
+  {\"lengths\": [4000,900,800,100], \"workers\": [{\"token_time_s\": 0.006}, {\"token_time_s\": 0.02}],
+   \"interference\": [1.0,1.05,1.1]}
+
+`interference[s-1]` slows down a worker with s trajectories; its last value holds beyond. A group
+takes interference * token_time_s * its longest length. At most 16 distinct token times.
+
+Output with --json: {\"makespan_s\": 24.0, \"groups\": [[0],[1,2,3]]}, indices into the lengths.")]
+    Placement(Source),
+    /// Workers for a GPU budget, and their trajectories.
+    #[command(after_help = "\
+Input, a JSON object (`degrees`: GPUs of a worker -> seconds for a token):
+  {\"lengths\": [4000,900,800,100], \"gpus\": 10, \"max_workers\": 4,
+   \"degrees\": {\"1\": 0.020, \"2\": 0.012, \"8\": 0.006}, \"interference\": [1.0,1.05,1.1]}
+
+Output with --json: {\"makespan_s\": 24.0, \"degrees\": [8,1], \"groups\": [[0],[1,2,3]]}")]
+    Allocation(Source),
+}
+
+/// Where the input is, and how to answer.
+#[derive(Debug, Args)]
+pub(crate) struct Source {
+    /// The input, `-` for standard input.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) input: PathBuf,
+    /// Print one JSON object instead of a table.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
