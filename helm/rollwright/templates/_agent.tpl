@@ -266,14 +266,7 @@ spec:
             sizeLimit: 1Mi
         - name: docker-data
           {{- $data := $settings.data }}
-          {{- if gt (len (compact (list (ternary "" "h" (empty $data.hostPath)) (ternary "" "e" (kindIs "invalid" $data.emptyDir)) (ternary "" "p" (kindIs "invalid" $data.ephemeral))))) 1 }}
-          {{- fail "agent.dind.data: set exactly one of hostPath, emptyDir and ephemeral; set hostPath to null with another one" }}
-          {{- end }}
-          {{- if $data.hostPath }}
-          hostPath:
-            path: {{ $data.hostPath }}
-            type: DirectoryOrCreate
-          {{- else if $data.ephemeral }}
+          {{- if hasKey $data "ephemeral" }}
           ephemeral:
             volumeClaimTemplate:
               spec:
@@ -284,9 +277,13 @@ spec:
                 resources:
                   requests:
                     storage: {{ $data.ephemeral.size }}
-          {{- else }}
+          {{- else if hasKey $data "emptyDir" }}
           emptyDir:
-            {{- toYaml ($data.emptyDir | default dict) | nindent 12 }}
+            {{- toYaml $data.emptyDir | nindent 12 }}
+          {{- else }}
+          hostPath:
+            path: {{ $data.hostPath | default "/var/lib/rollwright-docker" }}
+            type: DirectoryOrCreate
           {{- end }}
         {{- end }}
         # Written by the controllers; without it the agent waits.
