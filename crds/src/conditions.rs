@@ -96,10 +96,6 @@ pub mod reasons {
     pub const REPLACING_WORKERS: &str = "ReplacingWorkers";
     /// Workers do not come up, again and again.
     pub const WORKERS_FAILING: &str = "WorkersFailing";
-    /// The gateway does not answer the controllers.
-    pub const GATEWAY_UNREACHABLE: &str = "GatewayUnreachable";
-    /// The API server's keys for tokens are not known yet.
-    pub const WAITING_FOR_KEYS: &str = "WaitingForKeys";
     /// A weight update is being taken over.
     pub const WEIGHTS_UPDATING: &str = "WeightsUpdating";
 }
