@@ -27,14 +27,28 @@ use crate::topology::Reserved;
 /// Against a queue elsewhere (mutual TLS, never plain HTTP):
 ///   rollwright-agent --queue https://queue.rl.svc:7443 --node n1
 ///     --tls-ca ca.pem --tls-cert tls.pem --tls-key key.pem
+///
+/// Against the queue that the controllers assign this node to:
+///   rollwright-agent --links /etc/rollwright/links --node n1
 // The comments are the text of --help, which is not Markdown.
 #[expect(clippy::doc_markdown)]
 #[derive(Debug, Parser)]
 #[command(name = "rollwright-agent", version, verbatim_doc_comment)]
 pub struct Cli {
     /// Queue to dial: unix:/path or https://host:port
-    #[arg(long, env = "ROLLWRIGHT_QUEUE")]
-    queue: String,
+    #[arg(long, env = "ROLLWRIGHT_QUEUE", required_unless_present = "links")]
+    queue: Option<String>,
+    /// Directory of assignments, NODE.json for each node, and of the certificates for
+    /// their queues: pool, queue, cgroup parent and what is kept back come from there,
+    /// and are looked at every second
+    #[arg(
+        long,
+        env = "ROLLWRIGHT_LINKS",
+        value_name = "DIR",
+        conflicts_with_all = ["queue", "pool", "tls_ca", "tls_cert", "tls_key", "cgroup_parent",
+            "reserved_cores", "reserved_memory_mib"]
+    )]
+    links: Option<PathBuf>,
     /// Certificate authority of the queue, PEM
     #[arg(long, env = "ROLLWRIGHT_TLS_CA")]
     tls_ca: Option<PathBuf>,
@@ -97,6 +111,14 @@ pub struct Cli {
     log_format: LogFormat,
 }
 
+/// Which queue the agent works for.
+enum Queue {
+    /// The one at an address.
+    At(Endpoint),
+    /// The one that the controllers assign.
+    Assigned(PathBuf),
+}
+
 /// Form of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum LogFormat {
@@ -110,7 +132,7 @@ impl Cli {
     /// Runs the agent until it is told to end by SIGTERM or SIGINT.
     pub async fn run(self) -> anyhow::Result<()> {
         start_log(self.log_format);
-        let (config, endpoint) = self.settings()?;
+        let (config, queue) = self.settings()?;
         let shutdown = CancellationToken::new();
         let mut terminate = signal(SignalKind::terminate()).context("cannot take signals")?;
         let told = shutdown.clone();
@@ -121,13 +143,22 @@ impl Cli {
             }
             told.cancel();
         });
-        crate::run(config, endpoint, shutdown).await?;
+        match queue {
+            Queue::At(endpoint) => crate::run(config, endpoint, shutdown).await?,
+            Queue::Assigned(dir) => crate::links::run(config, dir, shutdown).await?,
+        }
         Ok(())
     }
 
-    fn settings(self) -> anyhow::Result<(AgentConfig, Endpoint)> {
-        let tls = TlsFiles { ca: self.tls_ca, cert: self.tls_cert, key: self.tls_key };
-        let endpoint = Endpoint::parse(&self.queue, tls)?;
+    fn settings(self) -> anyhow::Result<(AgentConfig, Queue)> {
+        let queue = match (self.links, self.queue) {
+            (Some(dir), _) => Queue::Assigned(dir),
+            (None, Some(queue)) => {
+                let tls = TlsFiles { ca: self.tls_ca, cert: self.tls_cert, key: self.tls_key };
+                Queue::At(Endpoint::parse(&queue, tls)?)
+            }
+            (None, None) => anyhow::bail!("no queue: give --queue or --links"),
+        };
         let cores: crate::cgroup::CoreList =
             self.reserved_cores.parse().context("--reserved-cores")?;
         let token = self.metrics_token_file.as_ref().map(|path| {
@@ -155,7 +186,7 @@ impl Cli {
             http: Some(HttpConfig { address: self.metrics_addr, token }),
             ..AgentConfig::new(self.node)
         };
-        Ok((config, endpoint))
+        Ok((config, queue))
     }
 }
 
@@ -182,5 +213,15 @@ mod tests {
     fn the_command_line_is_consistent() {
         use clap::CommandFactory as _;
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_queue_is_given_or_assigned() {
+        let parse = |args: &[&str]| Cli::try_parse_from([&["rollwright-agent"], args].concat());
+        assert!(parse(&["--node", "n", "--queue", "unix:/q"]).is_ok());
+        assert!(parse(&["--node", "n", "--links", "/links"]).is_ok());
+        assert!(parse(&["--node", "n"]).is_err());
+        assert!(parse(&["--node", "n", "--links", "/links", "--pool", "p"]).is_err());
+        assert!(parse(&["--node", "n", "--links", "/links", "--queue", "unix:/q"]).is_err());
     }
 }

@@ -1,6 +1,7 @@
 //! The node agent: Docker sandboxes, cgroups, actions.
 //!
-//! [`run`] is the whole agent. Its parts: [`node`] owns the sandboxes and
+//! [`run`] is the whole agent for one queue, [`links::run`] for whichever queue the
+//! controllers assign. Its parts: [`node`] owns the sandboxes and
 //! actions and speaks the queue's messages; [`link`] carries these; [`reset`]
 //! makes sandboxes; [`runner`] runs actions in them through [`session`] and
 //! [`cgroup`], or through Docker.
@@ -13,6 +14,7 @@ pub mod fault;
 pub mod http;
 pub mod images;
 pub mod link;
+pub mod links;
 pub mod metrics;
 pub mod network;
 pub mod node;
@@ -39,6 +41,9 @@ pub enum AgentError {
     /// Metrics cannot be served.
     #[error(transparent)]
     Http(#[from] http::HttpError),
+    /// The node's assignment cannot be kept.
+    #[error(transparent)]
+    Assignment(#[from] links::AssignmentError),
     /// Metrics cannot be made.
     #[error("cannot register the metrics: {0}")]
     Metrics(#[from] prometheus::Error),

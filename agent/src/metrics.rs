@@ -129,6 +129,12 @@ impl Metrics {
         })
     }
 
+    /// The node has ended, and another may begin: nothing runs.
+    pub fn node_ended(&self) {
+        self.sandboxes.reset();
+        self.actions_running.set(0);
+    }
+
     /// One part of a reset took so long.
     pub fn reset(&self, part: &str, template: &str, seconds: f64) {
         let template = self.bounded(template);

@@ -172,7 +172,7 @@ impl Actor {
                     Some(Input::Queue(message)) => self.queue(*message).await,
                     Some(Input::LinkUp(outbox_tx)) => self.link_up(outbox_tx).await,
                     Some(Input::LinkDown) => self.link_down(),
-                    Some(Input::Stop(done_tx)) => stopped = Some(Some(done_tx)),
+                    Some(Input::Stop { clear, done_tx }) => stopped = Some(Some((clear, done_tx))),
                     None => stopped = Some(None),
                 },
                 Some((sandbox, report)) = reports_rx.recv() => self.report(sandbox, report).await,
@@ -183,8 +183,9 @@ impl Actor {
             }
         }
         watching.abort();
-        self.shut_down().await;
-        if let Some(Some(done_tx)) = stopped {
+        let (clear, done_tx) = stopped.flatten().unzip();
+        self.shut_down(clear.unwrap_or(false)).await;
+        if let Some(done_tx) = done_tx {
             // Whoever asked may have gone.
             let _ = done_tx.send(());
         }
@@ -314,12 +315,12 @@ impl Actor {
         }
     }
 
-    async fn shut_down(&mut self) {
+    async fn shut_down(&mut self, clear: bool) {
         self.stopping.cancel();
         self.transfers.clear();
         let mut gone: Vec<Sandbox> =
             self.warm.drain().into_iter().map(|made| made.sandbox).collect();
-        let remove = self.ground.config.remove_on_exit;
+        let remove = clear || self.ground.config.remove_on_exit;
         for (_, entry) in self.sandboxes.drain() {
             match entry {
                 Entry::Opening { cancel } => cancel.cancel(),

@@ -69,7 +69,11 @@ enum Input {
     /// It is gone.
     LinkDown,
     /// End, and say when it is done.
-    Stop(oneshot::Sender<()>),
+    Stop {
+        /// Sandboxes end as well, whatever the settings say.
+        clear: bool,
+        done_tx: oneshot::Sender<()>,
+    },
 }
 
 /// A running node, to be given messages. Cheap to clone.
@@ -100,8 +104,17 @@ impl NodeHandle {
 
     /// Ends the node: resets are cancelled, and with `remove_on_exit` all sandboxes go.
     pub async fn stop(&self) {
+        self.end(false).await;
+    }
+
+    /// Ends the node and all its sandboxes.
+    pub async fn clear(&self) {
+        self.end(true).await;
+    }
+
+    async fn end(&self, clear: bool) {
         let (done_tx, done_rx) = oneshot::channel();
-        if self.inbox_tx.send(Input::Stop(done_tx)).await.is_ok() {
+        if self.inbox_tx.send(Input::Stop { clear, done_tx }).await.is_ok() {
             // An error is the end as well.
             let _ = done_rx.await;
         }

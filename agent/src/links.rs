@@ -1,0 +1,115 @@
+//! Which queue this node works for, where the controllers decide it: they write an
+//! assignment for each node into a directory that is mounted here. The agent looks at its
+//! own once a second.
+//!
+//! Where queue, pool or cgroup of an assignment change, and where it is withdrawn, the
+//! node's sandboxes end: they hold cores that are another's now. Their queue sees the link
+//! go, and ends what ran in them with an `infrastructure` fault. A file says whose the
+//! sandboxes are, so that this holds over a restart of the agent as well.
+
+mod assignment;
+mod watch;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tokio_util::sync::CancellationToken;
+
+use assignment::Record;
+pub use assignment::{Assignment, AssignmentError};
+use watch::Watch;
+
+use crate::config::AgentConfig;
+use crate::docker::Engine;
+use crate::metrics::Metrics;
+use crate::{AgentError, http, link, node};
+
+/// Runs an agent for whichever queue `dir` assigns the node to, until `shutdown`. Of
+/// `config` the pool, the cgroup parent and what is kept back come from the assignment.
+pub async fn run(
+    config: AgentConfig,
+    dir: PathBuf,
+    shutdown: CancellationToken,
+) -> Result<(), AgentError> {
+    config.validate().map_err(node::NodeError::from)?;
+    let metrics = Arc::new(Metrics::new()?);
+    let engine = Engine::connect(&config.docker_socket).await.map_err(node::NodeError::from)?;
+    let serving = match config.http.clone() {
+        Some(http) => {
+            Some(http::serve(http, Arc::clone(&metrics), engine, shutdown.clone()).await?)
+        }
+        None => None,
+    };
+    let watch = Watch::new(dir, &config.node);
+    let worked = Links { config, metrics, watch, shutdown }.work().await;
+    if let Some(serving) = serving {
+        // A scraper that holds its connection open does not hold the agent up.
+        serving.abort();
+    }
+    worked
+}
+
+struct Links {
+    config: AgentConfig,
+    metrics: Arc<Metrics>,
+    watch: Watch,
+    shutdown: CancellationToken,
+}
+
+impl Links {
+    async fn work(mut self) -> Result<(), AgentError> {
+        let record = Record::below(&self.config.state_dir);
+        // Whose sandboxes may be here.
+        let mut holding = record.read()?;
+        loop {
+            let assigned = tokio::select! {
+                biased;
+                () = self.shutdown.cancelled() => return Ok(()),
+                assigned = self.watch.next(holding.as_ref()) => assigned,
+            };
+            if let Some(held) = holding.take_if(|held| !held.keeps(assigned.as_ref())) {
+                tracing::info!(
+                    queue = held.tls,
+                    "the node is this queue's no more: its sandboxes end"
+                );
+                self.node(&held).await?.clear().await;
+                self.metrics.node_ended();
+                record.remove()?;
+            }
+            let Some(assigned) = assigned else { continue };
+            record.write(&assigned)?;
+            if self.serve(&assigned).await? {
+                return Ok(());
+            }
+            holding = Some(assigned);
+        }
+    }
+
+    /// Works for a queue until the assignment is another one; true when it is to work no
+    /// more at all.
+    async fn serve(&mut self, assigned: &Assignment) -> Result<bool, AgentError> {
+        let endpoint = assigned.endpoint(self.watch.dir());
+        let node = self.node(assigned).await?;
+        tracing::info!(queue = assigned.queue, pool = assigned.pool, "works for this queue");
+        let metrics = Arc::clone(&self.metrics);
+        let linked = link::run(endpoint, node.clone(), metrics, self.shutdown.clone());
+        let ended = tokio::select! {
+            () = linked => true,
+            () = self.watch.until_not(assigned) => false,
+        };
+        self.metrics.link_up.set(0);
+        node.stop().await;
+        self.metrics.node_ended();
+        Ok(ended)
+    }
+
+    async fn node(&self, assigned: &Assignment) -> Result<node::NodeHandle, AgentError> {
+        let config = AgentConfig {
+            pool: assigned.pool.clone(),
+            cgroup_parent: assigned.cgroup_parent.clone(),
+            reserved: assigned.reserved(),
+            ..self.config.clone()
+        };
+        Ok(node::start(config, Arc::clone(&self.metrics)).await?)
+    }
+}
