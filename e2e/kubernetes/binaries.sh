@@ -23,7 +23,6 @@ packages=(
   k8s.io/kubernetes/cmd/kubectl
   helm.sh/helm/v3/cmd/helm
   github.com/yannh/kubeconform/cmd/kubeconform
-  sigs.k8s.io/kwok/cmd/kwok
 )
 missing() {
   local entry

@@ -102,7 +102,7 @@ inside() {
   mv /etc/kubernetes/cni.conflist /etc/cni/net.d/10-pods.conflist
   rm -f /etc/resolv.conf
   mv /etc/kubernetes/resolv.conf /etc/resolv.conf
-  "$here/pki.sh" /etc/kubernetes
+  "$here/pki.sh" /etc/kubernetes 2>"$state/logs/pki.log"
   install -m 600 /etc/kubernetes/admin.kubeconfig "$state/kubeconfig"
 
   # Not exec: as process 1 this shell also reaps what other processes leave to it.

@@ -37,7 +37,6 @@ kubeconfig controller-manager /CN=system:kube-controller-manager
 kubeconfig scheduler /CN=system:kube-scheduler
 kubeconfig kube-proxy /CN=system:kube-proxy
 kubeconfig coredns /CN=coredns
-kubeconfig kwok /O=system:masters/CN=kwok
 # RSA, as kubeadm makes it.
 openssl genrsa -out service-accounts.key 2048
 openssl rsa -in service-accounts.key -pubout -out service-accounts.pub

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use anyhow::Context as _;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
 
@@ -10,8 +11,9 @@ use crate::namespace::Namespace;
 
 /// Writes objects (no secrets), events, nodes and logs; returns where.
 pub(crate) async fn write(namespace: &Namespace, test: &str) -> anyhow::Result<PathBuf> {
-    let target = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../target"));
-    let dir = target.join("e2e-kubernetes").join(test);
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);
+    let repository = repository.context("the crate is two folders down")?;
+    let dir = repository.join("target/e2e-kubernetes").join(test);
     if dir.exists() {
         fs::remove_dir_all(&dir)?;
     }

@@ -85,6 +85,20 @@ impl Lease {
         &self.state
     }
 
+    /// A command inside the cluster's namespaces, with its programs first on the `PATH` and its
+    /// API server, Docker engine and containerd as the default ones.
+    pub fn command(&self, program: &str) -> Command {
+        let path = env::var("PATH").unwrap_or_default();
+        let mut command = Command::new("nsenter");
+        command
+            .args(["--target", &self.pid.to_string(), "--all", "--wdns=.", "--", program])
+            .env("PATH", format!("{}/bin:{path}:/usr/sbin:/sbin", self.state.display()))
+            .env("KUBECONFIG", "/etc/kubernetes/admin.kubeconfig")
+            .env("DOCKER_HOST", "unix:///run/docker.sock")
+            .env("CONTAINERD_NAMESPACE", "k8s.io");
+        command
+    }
+
     /// Ends a daemon (`kube-apiserver`, `dockerd`, ...) with SIGKILL and leaves it down.
     pub fn kill(&self, daemon: &str) -> anyhow::Result<()> {
         self.ask(&format!("kill {daemon}"))

@@ -13,6 +13,7 @@ mod dump;
 mod kubectl;
 mod lease;
 mod namespace;
+mod release;
 mod wait;
 
 pub use cluster::{Cluster, test};
@@ -20,4 +21,5 @@ pub use definitions::install_definitions;
 pub use kubectl::Kubectl;
 pub use lease::{Lease, state_dir};
 pub use namespace::Namespace;
+pub use release::{RELEASE, install_release};
 pub use wait::{LIMIT, until};

@@ -32,7 +32,7 @@ fn files(dir: &str) -> Vec<PathBuf> {
 
 /// What `kubectl apply --server-side --dry-run=server` sends; the error is the server's message.
 async fn apply(client: &Client, namespace: &str, text: &str) -> Result<(), String> {
-    let object: Value = serde_yaml::from_str(text).unwrap();
+    let object: Value = serde_yaml::from_str(text).unwrap_or_default();
     let field = |path| object.pointer(path).and_then(Value::as_str).map(str::to_owned);
     let (Some(version), Some(kind), Some(name)) =
         (field("/apiVersion"), field("/kind"), field("/metadata/name"))

@@ -51,5 +51,6 @@ pub(crate) mod answers {
     pub(crate) const DOCKER: &str = "docker --host=unix:///run/docker.sock version";
     pub(crate) const API_SERVER: &str = "kubectl get --raw=/readyz";
     pub(crate) const NODE: &str = "kubectl wait node/kubelet-0 --for=condition=Ready --timeout=30s";
+    pub(crate) const DNS: &str = "getent hosts kubernetes.default.svc.cluster.local";
     pub(crate) const SERVICE_ACCOUNT: &str = "kubectl get serviceaccount default";
 }

@@ -10,7 +10,7 @@ mod serve;
 use std::env;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
-use std::process::{Command, ExitCode, ExitStatus};
+use std::process::{ExitCode, ExitStatus};
 
 use rollwright_e2e_kubernetes::Lease;
 
@@ -19,7 +19,6 @@ fn main() -> ExitCode {
     let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
     let outcome = match arguments[..] {
         ["serve", state] => serve::run(Path::new(state)).map(|()| ExitCode::SUCCESS),
-        ["shell"] => shell(&["bash"]),
         ["shell", ref command @ ..] => shell(command),
         _ => {
             eprintln!("usage: rollwright-cluster shell [COMMAND [ARGUMENT...]]");
@@ -32,19 +31,12 @@ fn main() -> ExitCode {
     })
 }
 
-/// Runs a command inside the cluster's namespaces, with its programs first on the PATH. The
-/// cluster is up for as long as it runs.
+/// Runs a command, or a shell, inside the cluster's namespaces. The cluster is up for as long as
+/// it runs.
 fn shell(command: &[&str]) -> anyhow::Result<ExitCode> {
     let lease = Lease::acquire()?;
-    let path = env::var("PATH").unwrap_or_default();
-    let status = Command::new("nsenter")
-        .args(["--target", &lease.pid().to_string(), "--all", "--wdns=."])
-        .args(command)
-        .env("PATH", format!("{}/bin:{path}:/usr/sbin:/sbin", lease.state().display()))
-        .env("KUBECONFIG", "/etc/kubernetes/admin.kubeconfig")
-        .env("DOCKER_HOST", "unix:///run/docker.sock")
-        .env("CONTAINERD_NAMESPACE", "k8s.io")
-        .status()?;
+    let (program, arguments) = command.split_first().unwrap_or((&"bash", &[]));
+    let status = lease.command(program).args(arguments).status()?;
     Ok(code(status))
 }
 

@@ -135,6 +135,7 @@ impl Daemons {
         succeeds(answers::NODE).await?;
         // Pods are refused before their namespace has it.
         succeeds(answers::SERVICE_ACCOUNT).await?;
+        succeeds(answers::DNS).await?;
         succeeds(answers::DOCKER).await
     }
 

@@ -1,0 +1,72 @@
+//! The product as a user installs it: images, and the chart by helm.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use anyhow::{Context as _, ensure};
+use tokio::process::Command;
+use tokio::sync::OnceCell;
+
+use crate::cluster::Cluster;
+
+/// The namespace of the release.
+pub const RELEASE: &str = "rollwright-system";
+/// The tag of the images.
+const TAG: &str = "e2e";
+
+/// Installs the chart from this checkout, with images of the programs beside this test, once
+/// per test program; waits for nothing.
+pub async fn install_release(cluster: &Cluster) -> anyhow::Result<()> {
+    static ONCE: OnceCell<()> = OnceCell::const_new();
+    ONCE.get_or_try_init(|| install(cluster)).await.copied()
+}
+
+async fn install(cluster: &Cluster) -> anyhow::Result<()> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let state = cluster.lease().state();
+    let archive = state.join("product.tar");
+    let mut images = Command::new(root.join("e2e/kubernetes/product-images.sh"));
+    images.arg(&archive).arg(programs()?);
+    succeed(images).await?;
+    let mut import = Command::from(cluster.lease().command("ctr"));
+    import.args(["--namespace=k8s.io", "images", "import"]).arg(&archive);
+    succeed(import).await?;
+
+    let mut helm = Command::new(state.join("bin/helm"));
+    helm.env("KUBECONFIG", state.join("kubeconfig"))
+        .args(["upgrade", "--install", "rollwright"])
+        .arg(root.join("helm/rollwright"))
+        // Other tests may have brought the definitions.
+        .args(["--namespace", RELEASE, "--create-namespace", "--take-ownership"])
+        .args(["--set", "image.repository=rollwright/rollwright"])
+        .args(["--set", "agent.image.repository=rollwright/rollwright-agent"])
+        .arg(format!("--set=image.tag={TAG},agent.image.tag={TAG}"))
+        // The cluster has no volumes to give.
+        .args(["--set", "controllers.ephemeralStorage=true"]);
+    succeed(helm).await
+}
+
+/// Where cargo put the programs: beside the folder of this one.
+fn programs() -> anyhow::Result<PathBuf> {
+    if let Some(dir) = env::var_os("ROLLWRIGHT_PROGRAMS") {
+        return Ok(dir.into());
+    }
+    let this = env::current_exe()?;
+    let deps = this.parent().context("a program is in a folder")?;
+    Ok(deps.parent().context("a test is in a folder of its own")?.to_owned())
+}
+
+async fn succeed(mut command: Command) -> anyhow::Result<()> {
+    let what = command.as_std().get_program().display().to_string();
+    let output =
+        command.stdin(Stdio::null()).kill_on_drop(true).output().await.context(what.clone())?;
+    ensure!(
+        output.status.success(),
+        "{what}: {}\n{}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Ok(())
+}
