@@ -1,0 +1,197 @@
+//! Makes what was built, and takes the steps of the plan.
+
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Secret};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt as _};
+use serde_json::json;
+
+use super::converge::Step;
+use super::fetch::Fetched;
+use super::gateway::Objects;
+use super::plan::Placement;
+use super::worker::{self, DRAINING, Template};
+use super::{JobError, gateway, lws};
+use crate::apply::{Made, Site};
+use crate::context::Context;
+use crate::error::{CallError, named};
+use crate::labels;
+use crate::stores::Stores;
+
+const GATEWAY: Site = Site("rollwright-job-gateway");
+const WORKER: Site = Site("rollwright-job-worker");
+/// Workers made at one moment.
+const AT_ONCE: usize = 8;
+
+/// No cache shows claims: each is applied once by a process, and never changed after.
+impl Made for PersistentVolumeClaim {
+    fn live(_: &Stores, _: &str, _: &str) -> Option<String> {
+        Self::revision(&ObjectMeta::default())
+    }
+
+    fn revision(_: &ObjectMeta) -> Option<String> {
+        Some("made".to_owned())
+    }
+}
+
+/// Applies a gateway's objects.
+pub(super) async fn gateway(context: &Context, objects: &Objects) -> Result<(), CallError> {
+    let Objects { claim, config, keys, metrics, service, fence, deployment } = objects;
+    if let Some(claim) = claim {
+        match context.apply(GATEWAY, claim).await {
+            // It was made from other settings; a claim cannot change.
+            Err(error) if error.status() == Some(422) => {
+                tracing::debug!(%error, "a claim stays as it was made");
+            }
+            done => drop(done?),
+        }
+    }
+    context.apply(GATEWAY, config).await?;
+    context.apply(GATEWAY, keys).await?;
+    if let Some(metrics) = metrics {
+        context.apply(GATEWAY, metrics).await?;
+    }
+    context.apply(GATEWAY, service).await?;
+    // Before there is a worker, only the gateway may reach it.
+    context.apply(GATEWAY, fence).await?;
+    context.apply(GATEWAY, deployment).await?;
+    Ok(())
+}
+
+/// Makes the Secret with the API key, if nobody has.
+pub(super) async fn api_key(context: &Context, secret: &Secret) -> Result<(), CallError> {
+    let namespace = secret.namespace().unwrap_or_default();
+    let api: Api<Secret> = Api::namespaced(context.client.clone(), &namespace);
+    let what = || named("Secret", Some(&namespace), &secret.name_any());
+    match context.calls.call("create", what, api.create(&PostParams::default(), secret)).await {
+        Ok(_) => Ok(()),
+        Err(error) if error.status() == Some(409) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Takes the steps.
+pub(super) async fn steps(
+    context: &Context,
+    template: &Template<'_>,
+    uid: &str,
+    fetched: &Fetched,
+    steps: &[Step],
+) -> Result<(), JobError> {
+    let creates = steps.iter().filter_map(|step| match step {
+        Step::Create(placement) => Some(placement),
+        Step::Drain(_) | Step::Delete(_) => None,
+    });
+    let creates: Vec<&Placement> = creates.collect();
+    if !creates.is_empty() {
+        up_to_date(context, template, fetched).await?;
+        let nonce = context.now().as_nanosecond();
+        stream::iter(creates.into_iter().enumerate())
+            .map(Ok::<_, JobError>)
+            .try_for_each_concurrent(AT_ONCE, async |(index, placement)| {
+                let name = worker::name(template.job, uid, nonce, index);
+                create(context, template, &name, placement).await
+            })
+            .await?;
+    }
+    for step in steps {
+        match step {
+            Step::Create(_) => {}
+            Step::Drain(name) => drain(context, template.namespace, name, fetched).await?,
+            Step::Delete(name) => delete(context, template.namespace, name, fetched).await?,
+        }
+    }
+    Ok(())
+}
+
+/// The cache may not show yet what an earlier pass made: then nothing is made in this one.
+async fn up_to_date(
+    context: &Context,
+    template: &Template<'_>,
+    fetched: &Fetched,
+) -> Result<(), JobError> {
+    let api: Api<Pod> = Api::namespaced(context.client.clone(), template.namespace);
+    let selector = format!("{}={}", labels::JOB, template.job);
+    let what = || named("Pods of", Some(template.namespace), template.job);
+    let params = ListParams::default().labels(&selector);
+    let live = context.calls.call("list", what, api.list_metadata(&params)).await?;
+    let live = live.items.iter().map(kube::ResourceExt::name_any);
+    let mut live: Vec<String> = live.collect();
+    let mut seen: Vec<String> = fetched.pods.iter().map(|pod| pod.name_any()).collect();
+    live.sort();
+    seen.sort();
+    if live == seen { Ok(()) } else { Err(JobError::CacheLags) }
+}
+
+async fn create(
+    context: &Context,
+    template: &Template<'_>,
+    name: &str,
+    placement: &Placement,
+) -> Result<(), JobError> {
+    if placement.nodes.len() == 1 {
+        context.apply(WORKER, &template.pod(name, placement)).await?;
+        return Ok(());
+    }
+    let set = lws::build(template, name, placement)?;
+    let api: Api<DynamicObject> =
+        Api::namespaced_with(context.client.clone(), template.namespace, &lws::resource());
+    let what = || named("LeaderWorkerSet", Some(template.namespace), name);
+    context.calls.call("create", what, api.create(&PostParams::default(), &set)).await?;
+    Ok(())
+}
+
+/// Notes on the pod that answers for the worker since when it is drained.
+async fn drain(
+    context: &Context,
+    namespace: &str,
+    name: &str,
+    fetched: &Fetched,
+) -> Result<(), CallError> {
+    let leads = |pod: &&std::sync::Arc<Pod>| lws::set_of(pod) == Some((name, true));
+    let leader = fetched.pods.iter().find(leads).map(|pod| pod.name_any());
+    let pod = leader.unwrap_or_else(|| name.to_owned());
+    let api: Api<Pod> = Api::namespaced(context.client.clone(), namespace);
+    let patch = json!({"metadata": {"annotations": {DRAINING: context.now().to_string()}}});
+    let patch = Patch::Merge(&patch);
+    let params = PatchParams::default();
+    let what = || named("Pod", Some(namespace), &pod);
+    let request = api.patch_metadata(&pod, &params, &patch);
+    match context.calls.call("patch", what, request).await {
+        Ok(_) => Ok(()),
+        Err(error) if error.is_not_found() => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+async fn delete(
+    context: &Context,
+    namespace: &str,
+    name: &str,
+    fetched: &Fetched,
+) -> Result<(), CallError> {
+    if !fetched.sets.iter().any(|set| set.name_any() == name) {
+        return context.delete::<Pod>(namespace, name).await;
+    }
+    let api: Api<DynamicObject> =
+        Api::namespaced_with(context.client.clone(), namespace, &lws::resource());
+    let what = || named("LeaderWorkerSet", Some(namespace), name);
+    let params = DeleteParams::background();
+    match context.calls.call("delete", what, api.delete(name, &params)).await {
+        Ok(_) => Ok(()),
+        Err(error) if error.is_not_found() => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// A new API key: 256 random bits.
+pub(super) fn new_key() -> Vec<u8> {
+    let bits: [u8; 32] = rand::random();
+    bits.iter().flat_map(|byte| format!("{byte:02x}").into_bytes()).collect()
+}
+
+/// The Secret with a new API key for a job.
+pub(super) fn new_api_key(template: &Template<'_>) -> Secret {
+    gateway::api_key(template.namespace, template.job, template.owner, new_key())
+}

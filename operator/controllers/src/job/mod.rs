@@ -1,0 +1,417 @@
+//! RolloutJob: its generation workers and its gateway.
+//!
+//! Five steps: fetch what the job names and what there is; validate; plan and build (pure);
+//! apply; status. Nothing is kept between two passes but what the API server keeps: that a
+//! worker is drained stands on its pod.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::runtime::controller::Action;
+use kube::runtime::reflector::{ObjectRef, Store};
+use kube::{Api, Resource as _, ResourceExt as _};
+use rollwright_crds::conditions::types;
+use rollwright_crds::engine::EngineType;
+use rollwright_crds::{ActionQueue, ResourcePool, RewardService, RolloutJob};
+
+use self::converge::{Bounds, Steps, converge};
+use self::fetch::{Fetched, fetch};
+use self::fleet::{Role, Stage, Worker};
+use self::observe::{Clock, Heard, Seen};
+use self::plan::{plan, wants};
+use self::status::Outcome;
+use self::worker::Template;
+use crate::apply::Site;
+use crate::conditions::{self, Wish};
+use crate::context::Context;
+use crate::controller::Controller;
+use crate::error::{CallError, Categorised};
+use crate::gateway_client::{GatewayClient, GatewayError, JobState, WishedWorker};
+use crate::labels::{self, Component};
+use crate::stores::Stores;
+use crate::watch::{Change, What};
+
+mod apply;
+pub mod converge;
+pub mod engine;
+mod fetch;
+pub mod fleet;
+pub mod gateway;
+mod lws;
+pub mod observe;
+pub mod plan;
+pub mod status;
+pub mod validate;
+pub mod worker;
+
+const STATUS: Site = Site("rollwright-job-status");
+/// Between two looks while workers come, go, or the gateway is silent.
+const SOON: Duration = Duration::from_secs(5);
+/// Between two looks at a job that runs: how old the figures of its status may be.
+const LATER: Duration = Duration::from_secs(15);
+/// After a look at a cache that lags.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// The controller of RolloutJobs.
+#[derive(Debug)]
+pub struct RolloutJobs;
+
+/// Why a pass over a job failed.
+#[derive(Debug, thiserror::Error)]
+pub enum JobError {
+    /// A request to the API server.
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// The gateway's manifests cannot be written.
+    #[error("cannot write the gateway's manifests: {0}")]
+    Manifests(#[from] serde_yaml::Error),
+    /// A set of pods cannot be built.
+    #[error("cannot build a LeaderWorkerSet: {0}")]
+    Set(#[from] serde_json::Error),
+    /// The API server has other workers than the cache shows.
+    #[error("the cache of pods does not show the newest workers yet")]
+    CacheLags,
+}
+
+impl Categorised for JobError {
+    fn category(&self) -> &'static str {
+        match self {
+            Self::Call(error) => error.category(),
+            Self::Manifests(_) => "Manifests",
+            Self::Set(_) => "WorkerSet",
+            Self::CacheLags => "CacheLags",
+        }
+    }
+}
+
+impl Controller for RolloutJobs {
+    type Object = RolloutJob;
+    type Error = JobError;
+
+    const NAME: &'static str = "rolloutjob";
+
+    fn store(stores: &Stores) -> &Store<RolloutJob> {
+        &stores.jobs
+    }
+
+    fn affected(change: &Change<'_>, stores: &Stores) -> Vec<ObjectRef<RolloutJob>> {
+        let all = |concerned: &dyn Fn(&RolloutJob) -> bool| {
+            let jobs = stores.jobs.state();
+            let concerned = jobs.iter().filter(|job| concerned(job));
+            concerned.map(|job| ObjectRef::from_obj(&**job)).collect()
+        };
+        match change.what {
+            What::Job(job) => vec![ObjectRef::from_obj(job)],
+            What::Pool(pool) => {
+                let name = pool.name_any();
+                all(&|job| validate::named_pools(&job.spec).iter().any(|of| of.as_str() == name))
+            }
+            What::Queue(queue) => {
+                let (namespace, name) = (queue.namespace(), queue.name_any());
+                all(&|job| {
+                    let own = job.spec.action_queue.as_ref().is_some_and(|of| {
+                        let of_namespace = of.namespace.as_ref().map(ToString::to_string);
+                        of.name.as_str() == name
+                            && of_namespace.or_else(|| job.namespace()) == namespace
+                    });
+                    own || (job.namespace() == namespace && !job.spec.reward_services.is_empty())
+                })
+            }
+            What::Reward(reward) => {
+                let (namespace, name) = (reward.namespace(), reward.name_any());
+                all(&|job| {
+                    let named = job.spec.reward_services.iter();
+                    job.namespace() == namespace
+                        && named.into_iter().any(|of| of.name.as_str() == name)
+                })
+            }
+            What::Node(_) => all(&|_| true),
+            What::Pod(pod) => affected_by(pod),
+            What::Owned(_, meta) => {
+                let instance = meta.labels.as_ref().and_then(|all| all.get(labels::INSTANCE));
+                let gateway = meta.labels.as_ref().and_then(|all| all.get(labels::COMPONENT))
+                    == Some(&Component::Gateway.as_str().to_owned());
+                let (Some(instance), Some(namespace), true) = (instance, &meta.namespace, gateway)
+                else {
+                    return Vec::new();
+                };
+                vec![ObjectRef::new(instance).within(namespace)]
+            }
+            What::Everything => crate::controller::all(&stores.jobs),
+        }
+    }
+
+    async fn reconcile(job: Arc<RolloutJob>, context: Arc<Context>) -> Result<Action, JobError> {
+        match pass(&job, &context).await {
+            // Nothing can be made there any more, and what there is goes with the namespace.
+            Err(JobError::Call(error)) if error.is_terminating() => Ok(Action::await_change()),
+            Err(JobError::CacheLags) => Ok(Action::requeue(AGAIN)),
+            done => done,
+        }
+    }
+}
+
+/// Whose worker or gateway it is. A pod of others frees or takes GPUs of a node: the jobs that
+/// wait for those look again by themselves.
+fn affected_by(pod: &Pod) -> Vec<ObjectRef<RolloutJob>> {
+    let labels = pod.metadata.labels.as_ref();
+    let get = |key: &str| labels.and_then(|labels| labels.get(key)).map(String::as_str);
+    let component = get(labels::COMPONENT);
+    let ours = [Component::Worker, Component::Gateway].map(|of| Some(of.as_str()));
+    match (get(labels::INSTANCE), &pod.metadata.namespace) {
+        (Some(job), Some(namespace)) if ours.contains(&component) => {
+            vec![ObjectRef::new(job).within(namespace)]
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// One pass.
+async fn pass(job: &RolloutJob, context: &Context) -> Result<Action, JobError> {
+    let namespace = job.namespace().unwrap_or_default();
+    let name = job.name_any();
+    let Some(owner) = job.controller_owner_ref(&()) else { return Ok(Action::await_change()) };
+    let fetched = fetch(job, context).await?;
+    let problems = validate::problems(job, &fetched.named);
+    let template = Template {
+        namespace: &namespace,
+        job: &name,
+        owner: &owner,
+        labels: job.labels(),
+        model: &job.spec.model,
+        engine: &job.spec.engine,
+    };
+
+    let issuer = context.issuer();
+    if problems.is_empty() {
+        let key = if let Some(key) = &fetched.api_key {
+            key.clone()
+        } else {
+            apply::api_key(context, &apply::new_api_key(&template)).await?;
+            return Ok(Action::requeue(AGAIN));
+        };
+        if let Some(issuer) = &issuer {
+            let metrics_token = context.stores.metrics_token();
+            let (pools, rewards, queues, queue_pools) = documents(job, &fetched, context);
+            let facts = gateway::Facts {
+                namespace: &namespace,
+                job: &name,
+                owner: &owner,
+                spec: &job.spec,
+                pools: &pools,
+                rewards: &rewards,
+                queues: &queues,
+                queue_pools: &queue_pools,
+                issuer,
+                api_key: &key,
+                metrics_token: metrics_token.as_deref(),
+                settings: &context.settings,
+            };
+            apply::gateway(context, &gateway::build(&facts)?).await?;
+        }
+    }
+
+    let clock = Clock {
+        now: context.now(),
+        drain: job.spec.allocation.drain_timeout.duration(),
+        suspended: job.spec.suspend,
+    };
+    let (heard, state) = ask(job, context, &fetched, &template, clock).await;
+    let seen = see(&fetched, &template, &heard, clock);
+    let workers: Vec<Worker> = seen.iter().map(|seen| seen.worker.clone()).collect();
+
+    let mut steps = Steps::default();
+    let mut minimum = 0;
+    let planned = problems.is_empty().then(|| {
+        let (wants, ground) = wants(&job.spec, &fetched.pools);
+        (plan(&wants, &fetched.pools, &fetched.nodes, &workers), ground)
+    });
+    if let Some((plan, _)) = &planned {
+        let percent = u64::from(job.spec.allocation.min_serving_percent);
+        minimum = (u64::from(plan.gpus(&workers)) * percent).div_ceil(100) as u32;
+        let bounds = Bounds { minimum, observed: heard.workers.is_some() };
+        steps = converge(plan, &fetched.nodes, &workers, bounds);
+    }
+    let why = state.as_ref().err().map(ToString::to_string).unwrap_or_default();
+    let outcome = Outcome {
+        problems: &problems,
+        waits_for_keys: issuer.is_none(),
+        seen: &seen,
+        plan: planned.as_ref().map(|(plan, ground)| (plan, ground)),
+        below: steps.below,
+        minimum,
+        job: state.as_ref().map_err(|_| why.as_str()),
+        unfinished: steps.unfinished,
+    };
+    say(job, context, &outcome, clock).await?;
+    // After the status: what goes below the minimum is said before it is done.
+    let uid = job.uid().unwrap_or_default();
+    let taken = apply::steps(context, &template, &uid, &fetched, &steps.steps).await;
+    announce(job, context, &seen, &steps).await;
+    taken?;
+
+    let waits = planned.iter().any(|(plan, _)| !plan.waiting.is_empty());
+    let soon = steps.unfinished || state.is_err() || issuer.is_none();
+    Ok(match (soon, waits || !seen.is_empty()) {
+        (true, _) => Action::requeue(SOON),
+        (false, true) => Action::requeue(LATER),
+        (false, false) => Action::requeue(LATER * 4),
+    })
+}
+
+/// What the gateway reads of the objects that the job names.
+fn documents(
+    job: &RolloutJob,
+    fetched: &Fetched,
+    context: &Context,
+) -> (Vec<ResourcePool>, Vec<RewardService>, Vec<ActionQueue>, Vec<ResourcePool>) {
+    let named = &fetched.named;
+    let namespace = job.namespace().unwrap_or_default();
+    let wanted = named.rewards.values().filter_map(|reward| validate::queue_of(&reward.spec));
+    let wanted = wanted.map(|queue| (namespace.clone(), queue.clone()));
+    let queues: BTreeMap<_, _> = wanted
+        .filter_map(|key| named.queues.get(&key).cloned().map(|queue| (key, queue)))
+        .collect();
+    let pools: BTreeMap<_, _> = queues
+        .values()
+        .flat_map(|queue| &queue.spec.pools)
+        .filter_map(|name| Some((name.clone(), context.stores.pool(name)?)))
+        .collect();
+    (
+        named.pools.values().cloned().collect(),
+        named.rewards.values().cloned().collect(),
+        queues.into_values().collect(),
+        pools.into_values().map(|pool| ResourcePool::clone(&pool)).collect(),
+    )
+}
+
+/// Tells the gateway which workers there are, and asks how they and the job are.
+async fn ask(
+    job: &RolloutJob,
+    context: &Context,
+    fetched: &Fetched,
+    template: &Template<'_>,
+    clock: Clock,
+) -> (Heard, Result<JobState, GatewayError>) {
+    let Some(address) = &fetched.gateway else {
+        let fault = "no pod of it runs".to_owned();
+        let address = gateway::endpoint(template.namespace, template.job);
+        return (Heard::default(), Err(GatewayError::Unreachable { address, fault }));
+    };
+    let client = GatewayClient { address: address.clone(), token: context.token.as_ref() };
+    let known = see(fetched, template, &Heard::default(), clock);
+    let wished: Vec<WishedWorker> =
+        known.iter().filter_map(|seen| wished(job, fetched, seen)).collect();
+    let states = match client.set_workers(&wished).await {
+        Ok(states) => states,
+        Err(error) => return (Heard::default(), Err(error)),
+    };
+    let states = states.into_iter().map(|state| (state.name.clone(), state)).collect();
+    (Heard { workers: Some(states) }, client.status().await)
+}
+
+/// A worker as the gateway is told of it: once its engine has been up, until it is deleted.
+fn wished(job: &RolloutJob, fetched: &Fetched, seen: &Seen) -> Option<WishedWorker> {
+    let worker = &seen.worker;
+    if !seen.started || matches!(worker.stage, Stage::Leaving | Stage::Ended) {
+        return None;
+    }
+    let ip = seen.ip.as_deref()?;
+    let host = if ip.contains(':') { format!("[{ip}]") } else { ip.to_owned() };
+    let prefill = worker.kind.role == Role::Prefill;
+    let bootstraps = prefill && job.spec.engine.kind == EngineType::SGLang;
+    Some(WishedWorker {
+        name: worker.name.clone(),
+        url: format!("http://{host}:{}", job.spec.engine.port),
+        class: fetched.pools.get(&worker.kind.pool)?.class.to_string(),
+        role: worker.kind.role.as_str(),
+        slots: job.spec.engine.slots,
+        drain: worker.stage == Stage::Draining,
+        bootstrap_port: bootstraps.then_some(engine::BOOTSTRAP_PORT),
+    })
+}
+
+/// The job's workers.
+fn see(fetched: &Fetched, template: &Template<'_>, heard: &Heard, clock: Clock) -> Vec<Seen> {
+    let one = |pod: &Pod, name: &str| {
+        let hash = |kind: &fleet::Kind| template.hash(kind);
+        observe::worker(pod, name, hash, &fetched.cluster, heard, clock)
+    };
+    let alone = fetched.pods.iter().filter(|pod| lws::set_of(pod).is_none());
+    let mut seen: Vec<Seen> = alone.filter_map(|pod| one(pod, &pod.name_any())).collect();
+    for set in &fetched.sets {
+        let name = set.name_any();
+        let leads = |pod: &&Arc<Pod>| lws::set_of(pod) == Some((name.as_str(), true));
+        let leader = fetched.pods.iter().find(leads);
+        let found = match leader {
+            Some(pod) => one(pod, &name),
+            None => one(&lws::as_pod(set), &name),
+        };
+        seen.extend(found.map(|mut found| {
+            if set.metadata.deletion_timestamp.is_some() {
+                found.worker.stage = Stage::Leaving;
+            }
+            found
+        }));
+    }
+    seen.sort_by(|left, right| left.worker.name.cmp(&right.worker.name));
+    seen
+}
+
+/// Writes the status where it says something new, and Events for what turned.
+async fn say(
+    job: &RolloutJob,
+    context: &Context,
+    outcome: &Outcome<'_>,
+    clock: Clock,
+) -> Result<(), CallError> {
+    let (status, wishes) = status::status(job, outcome, clock.now);
+    let namespace = job.namespace().unwrap_or_default();
+    let api = Api::namespaced(context.client.clone(), &namespace);
+    if !context.publish(STATUS, &api, job, &status).await? {
+        return Ok(());
+    }
+    let old = job.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    for wish in conditions::changed(old, &wishes) {
+        if let Some((action, bad)) = worth_an_event(wish, old.is_empty()) {
+            context.events.condition(job, action, wish, bad).await;
+        }
+    }
+    Ok(())
+}
+
+/// What is done in a turn of a condition, and whether that is bad news. That nothing is wrong
+/// with a new job is none.
+fn worth_an_event(wish: &Wish, first: bool) -> Option<(&'static str, bool)> {
+    match (wish.kind(), wish.holds()) {
+        (types::AFFINITY_FALLBACK, true) => Some(("FallBack", true)),
+        (types::CAPACITY_BELOW_MINIMUM, true) => Some(("ReplaceWorkers", true)),
+        (types::RESOLVED, false) => Some(("ResolveReferences", true)),
+        (types::SUSPENDED, true) => Some(("SuspendJob", false)),
+        (types::READY, true) => Some(("ServeJob", false)),
+        (types::AFFINITY_FALLBACK, false) if !first => Some(("ReturnToPreferredClass", false)),
+        (types::RESOLVED, true) if !first => Some(("ResolveReferences", false)),
+        (types::GATEWAY_REACHABLE, false) if !first => Some(("ReachGateway", true)),
+        _ => None,
+    }
+}
+
+/// Events for workers that are given up.
+async fn announce(job: &RolloutJob, context: &Context, seen: &[Seen], steps: &Steps) {
+    for step in &steps.steps {
+        let (converge::Step::Drain(name) | converge::Step::Delete(name)) = step else { continue };
+        let given_up = |seen: &&Seen| {
+            seen.worker.name == *name && seen.worker.stage == Stage::Failing
+        };
+        let Some(seen) = seen.iter().find(given_up) else { continue };
+        let trouble = seen.trouble.as_deref().unwrap_or("it does not become ready");
+        let note = format!(
+            "worker {name} on {} failed {} times and more: {trouble}",
+            seen.worker.nodes.join(", "),
+            observe::MOST_RESTARTS
+        );
+        context.events.warning(job, "ReplaceWorker", "WorkerFailed", note).await;
+    }
+}

@@ -1,0 +1,198 @@
+//! From pods, nodes and what the gateway says to workers and room: pure.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Node as KubeNode, Pod};
+use k8s_openapi::jiff::Timestamp;
+use rollwright_crds::Name;
+use rollwright_crds::pool::GpuPool;
+
+use super::fleet::{Kind, Node, Nodes, Role, Stage, Worker};
+use super::worker::{DRAINING, NODES, TEMPLATE};
+use crate::gateway_client::WorkerState;
+use crate::labels;
+use crate::pool::Size;
+
+/// Restarts after which a worker that does not come up is removed; with the kubelet's growing
+/// waits (10 s, doubled up to 5 min) that is after some five minutes.
+pub const MOST_RESTARTS: i32 = 5;
+
+/// What the gateway said, or that it said nothing.
+#[derive(Clone, Debug, Default)]
+pub struct Heard {
+    /// Its workers by name; absent where it did not answer.
+    pub workers: Option<BTreeMap<String, WorkerState>>,
+}
+
+/// What is asked of a worker's life beside its pod.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    /// The time.
+    pub now: Timestamp,
+    /// How long a worker may take over what it has in flight.
+    pub drain: Duration,
+    /// Drained workers go by the clock even where the gateway does not answer.
+    pub suspended: bool,
+}
+
+/// A worker and what the gateway is told of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// As the plan sees it.
+    pub worker: Worker,
+    /// Where its engine listens, once it has an address.
+    pub ip: Option<String>,
+    /// Its engine has been up since its process began: the gateway is to know it.
+    pub started: bool,
+    /// Why it does not come up, in the kubelet's or the scheduler's words.
+    pub trouble: Option<String>,
+    /// Policy version that it holds.
+    pub version: Option<i64>,
+}
+
+/// The worker that a pod is, or leads. `None` where its labels are not a worker's.
+pub fn worker(
+    pod: &Pod,
+    name: &str,
+    template: impl Fn(&Kind) -> String,
+    nodes: &BTreeMap<String, Arc<KubeNode>>,
+    heard: &Heard,
+    clock: Clock,
+) -> Option<Seen> {
+    let kind = kind_of(pod)?;
+    let places = nodes_of(pod);
+    let state = heard.workers.as_ref().and_then(|workers| workers.get(name));
+    let status = pod.status.as_ref();
+    let ready = status.and_then(|status| status.conditions.as_ref()).is_some_and(|conditions| {
+        conditions.iter().any(|of| of.type_ == "Ready" && of.status == "True")
+    });
+    let ip = status.and_then(|status| status.pod_ip.clone()).filter(|ip| !ip.is_empty());
+    let draining = draining_since(pod);
+    let phase = status.and_then(|status| status.phase.as_deref()).unwrap_or("Pending");
+    let lost = !places.is_empty() && !places.iter().any(|place| nodes.contains_key(place));
+    let stage = if pod.metadata.deletion_timestamp.is_some() {
+        Stage::Leaving
+    } else if matches!(phase, "Failed" | "Succeeded") || lost {
+        Stage::Ended
+    } else if draining.is_some() {
+        Stage::Draining
+    } else if !ready && restarts(pod) >= MOST_RESTARTS {
+        Stage::Failing
+    } else if ready && (heard.workers.is_none() || state.is_some_and(serves)) {
+        Stage::Serving
+    } else {
+        Stage::Starting
+    };
+    let heard_now = heard.workers.is_some();
+    let idle = match draining {
+        Some(since) => {
+            let over = clock.now.duration_since(since).unsigned_abs() >= clock.drain;
+            let drained =
+                state.is_none_or(|state| state.state == "drained" && state.in_flight == 0);
+            (heard_now && (drained || over)) || (clock.suspended && over) || ip.is_none()
+        }
+        None => ip.is_none() || (heard_now && state.is_none()),
+    };
+    let labels = pod.metadata.labels.as_ref();
+    let current = labels.and_then(|all| all.get(TEMPLATE)) == Some(&template(&kind));
+    let worker =
+        Worker { name: name.to_owned(), kind, nodes: places, stage, current, idle };
+    let trouble = if ready { None } else { trouble(pod) };
+    let version = state.and_then(|state| state.version);
+    Some(Seen { worker, ip, started: started(pod), trouble, version })
+}
+
+/// States in which a worker is counted on, an update of its weights included.
+fn serves(state: &WorkerState) -> bool {
+    matches!(
+        state.state.as_str(),
+        "serving" | "updating" | "pulling" | "suspended" | "reserved" | "ready" | "held"
+    )
+}
+
+fn kind_of(pod: &Pod) -> Option<Kind> {
+    let labels = pod.metadata.labels.as_ref()?;
+    Some(Kind {
+        pool: labels.get(labels::POOL)?.parse().ok()?,
+        role: Role::parse(labels.get(labels::ROLE)?)?,
+        degree: labels.get(labels::DEGREE)?.parse().ok()?,
+    })
+}
+
+/// The nodes that a worker's pod is for.
+pub fn nodes_of(pod: &Pod) -> Vec<String> {
+    let annotations = pod.metadata.annotations.as_ref();
+    let nodes = annotations.and_then(|all| all.get(NODES)).map(String::as_str).unwrap_or_default();
+    nodes.split(',').filter(|node| !node.is_empty()).map(str::to_owned).collect()
+}
+
+/// Since when it is drained; a time that cannot be read is the beginning of time.
+pub fn draining_since(pod: &Pod) -> Option<Timestamp> {
+    let since = pod.metadata.annotations.as_ref()?.get(DRAINING)?;
+    Some(since.parse().unwrap_or(Timestamp::UNIX_EPOCH))
+}
+
+fn restarts(pod: &Pod) -> i32 {
+    let statuses = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
+    statuses.map(|status| status.restart_count).max().unwrap_or(0)
+}
+
+fn started(pod: &Pod) -> bool {
+    let statuses = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
+    statuses.into_iter().any(|status| status.started == Some(true))
+}
+
+fn trouble(pod: &Pod) -> Option<String> {
+    let status = pod.status.as_ref()?;
+    for container in status.container_statuses.iter().flatten() {
+        let waiting = container.state.as_ref().and_then(|state| state.waiting.as_ref());
+        let Some(reason) = waiting.and_then(|waiting| waiting.reason.as_deref()) else { continue };
+        if !matches!(reason, "ContainerCreating" | "PodInitializing") {
+            let message = waiting.and_then(|waiting| waiting.message.as_deref());
+            return Some(match message {
+                Some(message) => format!("{reason}: {message}"),
+                None => reason.to_owned(),
+            });
+        }
+    }
+    let scheduled = status.conditions.iter().flatten().find(|of| of.type_ == "PodScheduled")?;
+    let refused = scheduled.status == "False";
+    refused.then(|| scheduled.message.clone().or_else(|| scheduled.reason.clone())).flatten()
+}
+
+/// The nodes of a pool, without what is taken on them.
+pub fn nodes_of_pool(
+    name: &Name,
+    pool: &GpuPool,
+    nodes: &BTreeMap<String, Arc<KubeNode>>,
+) -> Nodes {
+    let selected = nodes.iter().filter(|(_, node)| {
+        let labels = node.metadata.labels.as_ref();
+        let has = |(key, value): (&String, &String)| {
+            labels.and_then(|labels| labels.get(key)) == Some(value)
+        };
+        pool.node_selector.iter().all(has)
+    });
+    let node = |node: &KubeNode| Node {
+        pool: name.clone(),
+        gpus: Size::of(node).gpus,
+        taken: 0,
+        open: is_open(node),
+    };
+    selected
+        .map(|(name, found)| (name.clone(), node(found)))
+        .filter(|(_, node)| node.gpus > 0)
+        .collect()
+}
+
+fn is_open(node: &KubeNode) -> bool {
+    let unschedulable = node.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or(false);
+    let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let ready = conditions.into_iter().any(|of| of.type_ == "Ready" && of.status == "True");
+    ready && !unschedulable && node.metadata.deletion_timestamp.is_none()
+}
+
+#[cfg(test)]
+mod tests;
