@@ -18,18 +18,28 @@ while [ $# -gt 0 ]; do
   esac
 done
 
-# Fails loudly: `docker build` of old engines writes its progress where errors go.
-build() {
-  local log
-  log=$(docker build -q "$@" 2>&1) || die "docker build $*: $log"
+# Builds an image, and removes the one that had its name. Old engines write their progress where
+# errors go: it is shown when it failed.
+build() { # IMAGE ARGUMENT...
+  local image=$1 old log
+  old=$(docker image inspect -f '{{.Id}}' "$image" 2>/dev/null) || true
+  log=$(docker build -q -t "$@" 2>&1) || die "docker build -t $*: $log"
+  forget "$old" "$image"
+}
+forget() { # ID IMAGE
+  [ -z "$1" ] || [ "$1" = "$(docker image inspect -f '{{.Id}}' "$2")" ] ||
+    docker image rm "$1" >/dev/null 2>&1 || true # A container still has it.
 }
 
 # Imports a directory as an image, unless it was made from the same before.
 label='{{index .Config.Labels "rollwright.dev/build"}}'
 current() { [ "$(docker image inspect -f "$label" "$1" 2>/dev/null)" = "$2" ]; }
 import() { # IMAGE KEY DIR
+  local old
+  old=$(docker image inspect -f '{{.Id}}' "$1" 2>/dev/null) || true
   as_root tar -c -C "$3" --numeric-owner . |
     docker import --change "LABEL rollwright.dev/build=$2" --change 'ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin' - "$1" >/dev/null
+  forget "$old" "$1"
 }
 
 # The least that a dynamic program of ours needs, as in distroless/cc.
@@ -88,11 +98,11 @@ if [ -n "$prebuilt" ]; then
   agent_bases=(--build-arg BASE=rollwright/base-agent:local --network none)
 else
   say "compiling the programs (minutes)"
-  build -f docker/binaries.Dockerfile -t "rollwright/binaries:$tag" .
+  build "rollwright/binaries:$tag" -f docker/binaries.Dockerfile .
 fi
-build -f docker/rollwright.Dockerfile -t "rollwright/rollwright:$tag" \
+build "rollwright/rollwright:$tag" -f docker/rollwright.Dockerfile \
   --build-arg BINARIES="rollwright/binaries:$tag" "${bases[@]}" docker
-build -f docker/agent.Dockerfile -t "rollwright/rollwright-agent:$tag" \
+build "rollwright/rollwright-agent:$tag" -f docker/agent.Dockerfile \
   --build-arg BINARIES="rollwright/binaries:$tag" "${agent_bases[@]}" docker
 if [ -n "$dind" ]; then
   debian_base "rollwright/dind:$tag" docker.io,iptables,ca-certificates
