@@ -12,6 +12,7 @@ use crate::call::Calls;
 use crate::events::Events;
 use crate::identity::Issuer;
 use crate::metrics::Metrics;
+use crate::observed::Observed;
 use crate::settings::Settings;
 use crate::stores::Stores;
 use crate::token::TokenFile;
@@ -32,6 +33,8 @@ pub struct Context {
     pub memory: Arc<Memory>,
     /// Failures in a row of each object.
     pub backoffs: Arc<Backoffs>,
+    /// What queues and kubelets said last.
+    pub observed: Arc<Observed>,
     /// What the controllers count.
     pub metrics: Arc<Metrics>,
     /// identity task --keys and issuer of the API server--> reconciliations; none until known.

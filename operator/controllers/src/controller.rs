@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures::StreamExt as _;
 use futures::future::BoxFuture;
@@ -20,8 +20,6 @@ use crate::watch::{Change, Listener};
 
 /// Reconciliations of one controller at one moment.
 const CONCURRENCY: u16 = 16;
-/// How long changes of one object are gathered before it is looked at.
-const DEBOUNCE: std::time::Duration = std::time::Duration::from_millis(100);
 
 /// A controller of one kind.
 pub trait Controller: Send + Sync + 'static {
@@ -32,6 +30,8 @@ pub trait Controller: Send + Sync + 'static {
 
     /// Its name in logs and metrics: `resourcepool`.
     const NAME: &'static str;
+    /// How long changes are gathered before objects are looked at.
+    const GATHER: Duration = Duration::from_millis(100);
 
     /// The objects.
     fn store(stores: &Stores) -> &Store<Self::Object>;
@@ -73,8 +73,8 @@ pub(crate) async fn run<C: Controller>(
 ) {
     let store = C::store(&context.stores).clone();
     dirty.mark(all(&store));
-    let config = Config::default().concurrency(CONCURRENCY).debounce(DEBOUNCE);
-    let queue = dirty.stream().take_until(stop.cancelled_owned());
+    let config = Config::default().concurrency(CONCURRENCY);
+    let queue = dirty.stream(C::GATHER).take_until(stop.cancelled_owned());
     let reconcile = |object, context| -> BoxFuture<'static, _> {
         Box::pin(reconcile::<C>(object, context))
     };

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use futures::Stream;
 use futures::stream;
@@ -42,24 +43,25 @@ impl<K: Resource<DynamicType = ()>> Dirty<K> {
         self.inner.notify.notify_one();
     }
 
-    /// What is marked, as it is marked; ends never. For one reader.
-    pub fn stream(&self) -> impl Stream<Item = Result<ObjectRef<K>, Infallible>> + Send + use<K>
+    /// What is marked, in batches gathered for a time; ends never. For one reader.
+    ///
+    /// The time counts from the first mark of a batch, so an object that changes all the time
+    /// is looked at all the same.
+    pub fn stream(&self, gather: Duration) -> impl Stream<Item = Result<ObjectRef<K>, Infallible>> + Send + use<K>
     where
         K: 'static,
     {
         let inner = Arc::clone(&self.inner);
-        stream::unfold((inner, Vec::new()), |(inner, mut batch)| async move {
+        stream::unfold((inner, Vec::new()), move |(inner, mut batch)| async move {
             loop {
                 if let Some(object) = batch.pop() {
                     return Some((Ok(object), (inner, batch)));
                 }
-                let notified = inner.notify.notified();
-                let taken =
-                    std::mem::take(&mut *inner.marked.lock().unwrap_or_else(PoisonError::into_inner));
-                if taken.is_empty() {
-                    notified.await;
-                }
-                batch.extend(taken);
+                // A mark that nobody waited for is kept: no mark is missed.
+                inner.notify.notified().await;
+                tokio::time::sleep(gather).await;
+                let mut marked = inner.marked.lock().unwrap_or_else(PoisonError::into_inner);
+                batch.extend(marked.drain());
             }
         })
     }

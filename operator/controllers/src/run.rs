@@ -17,6 +17,8 @@ use crate::events::Events;
 use crate::identity;
 use crate::leader::{Leader, Lost};
 use crate::metrics::Metrics;
+use crate::pool::Pools;
+use crate::queue::Queues;
 use crate::server::{self, ServeError};
 use crate::settings::Options;
 use crate::startup::{self, Watches};
@@ -71,15 +73,14 @@ pub async fn run_with(
         events: Events::new(client.clone(), options.identity.clone(), calls.clone()),
         memory: Arc::new(Memory::default()),
         backoffs: Arc::new(Backoffs::default()),
+        observed: Arc::default(),
         metrics: Arc::clone(&metrics),
         issuer_rx,
         token: token.clone(),
         read_kubelet: options.read_kubelet,
     });
 
-    let registered = vec![
-        // register::<crate::pool::Pools>(&context), ...
-    ];
+    let registered = vec![register::<Pools>(&context), register::<Queues>(&context)];
     let (mut told, mut work): (Vec<Listener>, Vec<Work>) = registered.into_iter().unzip();
     told.push(housekeeping(&context));
     let listeners = Listeners::new(told);

@@ -1,0 +1,79 @@
+//! What running queues and kubelets said last, kept in memory between reconciliations.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::pool::Kubelet;
+
+/// What a queue holds at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct QueueSnapshot {
+    /// Actions accepted and not started.
+    pub waiting: u32,
+    /// Actions that run.
+    pub running: u32,
+    /// Trajectories open.
+    pub trajectories: u32,
+    /// Its nodes.
+    pub nodes: Vec<NodeSnapshot>,
+    /// Limits: name, taken, waiting.
+    pub quotas: Vec<(String, u32, u32)>,
+}
+
+/// What a queue holds of one node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeSnapshot {
+    /// The node.
+    pub node: String,
+    /// Whether its agent's link is up.
+    pub connected: bool,
+    /// Cores granted, exclusively or to shares.
+    pub cores: u32,
+    /// Memory reserved for open trajectories, in bytes.
+    pub memory: u64,
+}
+
+impl QueueSnapshot {
+    /// Agents with a live link.
+    pub fn agents(&self) -> u32 {
+        let connected = self.nodes.iter().filter(|node| node.connected).count();
+        u32::try_from(connected).unwrap_or(u32::MAX)
+    }
+}
+
+/// The last word of each of something; as many as there are of them.
+#[derive(Debug)]
+pub struct Latest<K, V>(Mutex<HashMap<K, Arc<V>>>);
+
+impl<K, V> Default for Latest<K, V> {
+    fn default() -> Self {
+        Self(Mutex::new(HashMap::new()))
+    }
+}
+
+impl<K: Hash + Eq, V> Latest<K, V> {
+    /// What it said last.
+    pub fn get(&self, key: &K) -> Option<Arc<V>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(key).cloned()
+    }
+
+    /// It says this.
+    pub fn put(&self, key: K, value: V) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(key, Arc::new(value));
+    }
+
+    /// It is gone, or says nothing.
+    pub fn remove(&self, key: &K) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+    }
+}
+
+/// What is known beside the API server.
+#[derive(Debug, Default)]
+pub struct Observed {
+    /// Of queues, by namespace and name.
+    pub queues: Latest<(String, String), QueueSnapshot>,
+    /// Of kubelets, by node. Empty unless kubelets may be asked.
+    pub kubelets: Latest<String, Kubelet>,
+}

@@ -1,0 +1,205 @@
+//! Step three: the reservation pods of a CPU pool. Pure.
+//!
+//! A reservation is a Guaranteed pod that asks for a node's cores and memory and does nothing:
+//! the scheduler then gives them to nobody else, and its cgroup holds the sandboxes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::core::v1::{
+    Affinity, Container, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm,
+    Pod, PodSpec, ResourceRequirements, Toleration,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use rollwright_crds::ResourcePool;
+use rollwright_crds::pool::CpuPool;
+
+use super::fetch::{NodeUse, Seen};
+use super::nodes::{Requests, has_ended};
+use super::validate::{Sort, Validated};
+use crate::apply::hash;
+use crate::hardening;
+use crate::labels::{CONFIG_HASH, Component};
+use crate::owner;
+use crate::settings::Settings;
+
+/// Less is not worth a reservation.
+const LEAST_MEMORY: u64 = 64 << 20;
+/// Memory is reserved in steps of a MiB.
+const STEP: u64 = 1 << 20;
+
+/// What a node can give to sandboxes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Offer {
+    pub(super) cores: u32,
+    pub(super) memory: u64,
+}
+
+/// What a node can give when its other pods keep what they asked for; none when that is less
+/// than a core or [`LEAST_MEMORY`].
+pub(super) fn offer(node: &NodeUse, cpu: &CpuPool) -> Option<Offer> {
+    let free = node.size.milli.saturating_sub(node.used.milli) / 1000;
+    let cores = free.saturating_sub(u64::from(cpu.reserved_cores));
+    let kept = cpu.reserved_memory.map_or(0, rollwright_crds::ByteSize::bytes);
+    let memory = node.size.memory.saturating_sub(node.used.memory).saturating_sub(kept);
+    let memory = memory / STEP * STEP;
+    let cores = u32::try_from(cores).unwrap_or(u32::MAX);
+    (cores > 0 && memory >= LEAST_MEMORY).then_some(Offer { cores, memory })
+}
+
+/// What is to change about the reservations.
+#[derive(Debug, Default)]
+pub(super) struct Reservations {
+    /// Pods to make.
+    pub(super) make: Vec<Pod>,
+    /// Names of pods to delete; some of them are made again when they are gone.
+    pub(super) delete: Vec<String>,
+    /// What each node gives, by pods that are there or are made.
+    pub(super) offers: BTreeMap<String, Offer>,
+    /// Nodes that have no room for a reservation.
+    pub(super) full: BTreeSet<String>,
+}
+
+/// Compares what is there with what should be. A pod that is there stays, whatever other
+/// pods come and go: sandboxes live in it. Only a change of what the pool keeps back, or its
+/// own end, replaces it.
+pub(super) fn reservations(
+    pool: &ResourcePool,
+    validated: &Validated<'_>,
+    seen: &Seen,
+    settings: &Settings,
+) -> Reservations {
+    let mut changes = Reservations::default();
+    let Sort::Cpu(cpu) = validated.sort else { return changes };
+    let wanted = seen.ownership.owner.is_some();
+    let config = config_hash(cpu);
+    let mut there: BTreeMap<&str, &Pod> = seen
+        .reservations
+        .iter()
+        .map(|pod| (pod.metadata.name.as_deref().unwrap_or_default(), &**pod))
+        .collect();
+    for node in &seen.nodes {
+        let name = pod_name(validated.name, &node.name);
+        let pod = there.remove(name.as_str());
+        let possible = offer(node, cpu);
+        match (pod, possible) {
+            (Some(pod), _) if wanted && stands(pod, &config) => {
+                changes.offers.insert(node.name.clone(), held(pod));
+                continue;
+            }
+            (Some(pod), _) if pod.metadata.deletion_timestamp.is_none() => {
+                changes.delete.push(name.clone());
+            }
+            (None, Some(offer)) if wanted => {
+                changes.make.push(build(pool, &name, &node.name, offer, &config, settings));
+            }
+            _ => {}
+        }
+        match possible {
+            Some(offer) => drop(changes.offers.insert(node.name.clone(), offer)),
+            None => drop(changes.full.insert(node.name.clone())),
+        }
+    }
+    // Of nodes that no longer belong to the pool.
+    let strays = there.into_iter().filter(|(_, pod)| pod.metadata.deletion_timestamp.is_none());
+    changes.delete.extend(strays.map(|(name, _)| name.to_owned()));
+    changes
+}
+
+fn stands(pod: &Pod, config: &str) -> bool {
+    let annotations = pod.metadata.annotations.as_ref();
+    let built_for = annotations.and_then(|annotations| annotations.get(CONFIG_HASH));
+    !has_ended(pod)
+        && pod.metadata.deletion_timestamp.is_none()
+        && built_for.is_some_and(|of| of == config)
+}
+
+/// What a reservation holds.
+pub(crate) fn held(pod: &Pod) -> Offer {
+    let requests = Requests::of(pod);
+    let cores = u32::try_from(requests.milli / 1000).unwrap_or(u32::MAX);
+    Offer { cores, memory: requests.memory }
+}
+
+/// What of a pool's spec a reservation follows.
+fn config_hash(cpu: &CpuPool) -> String {
+    let parts = (cpu.reserved_cores, cpu.reserved_memory.map(rollwright_crds::ByteSize::bytes));
+    short_hash(&parts)
+}
+
+fn short_hash<T: serde::Serialize>(of: &T) -> String {
+    hash(of)[..4].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Names of nodes are longer than a pod's name may be beside the pool's.
+pub(crate) fn pod_name(pool: &str, node: &str) -> String {
+    format!("{pool}-reservation-{}", short_hash(&node))
+}
+
+fn build(
+    pool: &ResourcePool,
+    name: &str,
+    node: &str,
+    offer: Offer,
+    config: &str,
+    settings: &Settings,
+) -> Pod {
+    let resources: BTreeMap<String, Quantity> = [
+        ("cpu".to_owned(), Quantity(offer.cores.to_string())),
+        ("memory".to_owned(), Quantity(format!("{}Mi", offer.memory / STEP))),
+    ]
+    .into();
+    let own = settings.reservation_image.is_none();
+    let container = Container {
+        name: "reservation".to_owned(),
+        image: Some(settings.reservation_image.clone().unwrap_or_else(|| settings.image.clone())),
+        image_pull_policy: Some(settings.image_pull_policy.clone()),
+        args: own.then(|| vec!["pause".to_owned()]),
+        resources: Some(ResourceRequirements {
+            requests: Some(resources.clone()),
+            limits: Some(resources),
+            ..ResourceRequirements::default()
+        }),
+        security_context: Some(hardening::container()),
+        ..Container::default()
+    };
+    let mut metadata =
+        owner::metadata(pool, Component::Reservation, &settings.namespace, name.to_owned());
+    metadata.annotations = Some([(CONFIG_HASH.to_owned(), config.to_owned())].into());
+    Pod {
+        metadata,
+        spec: Some(PodSpec {
+            affinity: Some(on_node(node)),
+            automount_service_account_token: Some(false),
+            enable_service_links: Some(false),
+            containers: vec![container],
+            security_context: Some(hardening::pod()),
+            termination_grace_period_seconds: Some(5),
+            // Dedicated nodes are tainted, and a reservation belongs to its node as a DaemonSet's
+            // pod does.
+            tolerations: Some(vec![Toleration {
+                operator: Some("Exists".to_owned()),
+                ..Toleration::default()
+            }]),
+            ..PodSpec::default()
+        }),
+        status: None,
+    }
+}
+
+/// That node alone, by the scheduler: it checks that there is room, as `nodeName` would not.
+fn on_node(node: &str) -> Affinity {
+    let requirement = NodeSelectorRequirement {
+        key: "metadata.name".to_owned(),
+        operator: "In".to_owned(),
+        values: Some(vec![node.to_owned()]),
+    };
+    let term =
+        NodeSelectorTerm { match_fields: Some(vec![requirement]), match_expressions: None };
+    let node = NodeAffinity {
+        required_during_scheduling_ignored_during_execution: Some(NodeSelector {
+            node_selector_terms: vec![term],
+        }),
+        ..NodeAffinity::default()
+    };
+    Affinity { node_affinity: Some(node), ..Affinity::default() }
+}

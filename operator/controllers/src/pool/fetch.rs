@@ -1,0 +1,139 @@
+//! Step one: what a pool depends on, from the caches alone.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Node, Pod};
+use rollwright_crds::ResourcePool;
+use rollwright_crds::pool::PoolOwner;
+
+use super::claims::{self, Ownership, QUEUE};
+use super::nodes::{
+    self, Requests, Size, compatible, has_ended, is_of_node, is_ready, is_reservation, matches,
+    selector,
+};
+use crate::context::Context;
+use crate::labels;
+use crate::observed::{Observed, QueueSnapshot};
+use crate::stores::Stores;
+
+/// What a pool depends on.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    /// Whose it is, and who else wants it.
+    pub(super) ownership: Ownership,
+    /// Nodes that match, are ready, and do not serve another CPU pool.
+    pub(super) nodes: Vec<NodeUse>,
+    /// Other pools of the same type that match nodes of this one, with how many.
+    pub(super) overlaps: BTreeMap<String, u32>,
+    /// Its reservation pods.
+    pub(super) reservations: Vec<Arc<Pod>>,
+    /// What its queue said last.
+    pub(super) snapshot: Option<Arc<QueueSnapshot>>,
+}
+
+/// A node and who uses it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct NodeUse {
+    pub(super) name: String,
+    pub(super) size: Size,
+    /// All pods but our reservations.
+    pub(super) used: Requests,
+    /// Pods that are neither ours nor of the node itself ask for CPU.
+    pub(super) others: bool,
+    pub(super) kubelet: Option<Arc<super::Kubelet>>,
+}
+
+pub(super) fn seen(pool: &ResourcePool, context: &Context) -> Seen {
+    gather(pool, &context.stores, &context.observed)
+}
+
+fn gather(pool: &ResourcePool, stores: &Stores, observed: &Observed) -> Seen {
+    let name = pool.metadata.name.as_deref().unwrap_or_default();
+    let incumbent = pool.status.as_ref().and_then(|status| status.bound_to.as_ref());
+    let claims =
+        claims::claims(name, &pool.spec, &stores.queues.state(), &stores.jobs.state());
+    let unreadable = incumbent.is_some_and(|of: &PoolOwner| {
+        stores.malformed.contains(&of.kind, &of.namespace, &of.name)
+    });
+    let ownership = claims::decide(claims, incumbent, unreadable);
+    let snapshot = ownership.owner.as_ref().filter(|owner| owner.kind == QUEUE).and_then(|owner| {
+        observed.queues.get(&(owner.namespace.clone(), owner.name.clone()))
+    });
+    let (nodes, overlaps) = match selector(&pool.spec) {
+        Some(selector) => nodes_of(pool, selector, ownership.owner.is_some(), stores, observed),
+        None => (Vec::new(), BTreeMap::new()),
+    };
+    let reservations = stores.pods.state_filter(|pod| {
+        let labels = pod.metadata.labels.as_ref();
+        is_reservation(pod)
+            && labels.and_then(|labels| labels.get(labels::INSTANCE)).is_some_and(|of| of == name)
+    });
+    Seen { ownership, nodes, overlaps, reservations, snapshot }
+}
+
+fn nodes_of(
+    pool: &ResourcePool,
+    selector: &BTreeMap<String, String>,
+    bound: bool,
+    stores: &Stores,
+    observed: &Observed,
+) -> (Vec<NodeUse>, BTreeMap<String, u32>) {
+    // This pool as it is about to be, beside the others as they are.
+    let rivals = rivals(pool, selector, stores);
+    let mut overlaps = BTreeMap::new();
+    let mut nodes: BTreeMap<String, NodeUse> = BTreeMap::new();
+    for node in stores.nodes.state_filter(|node| matches(selector, node)) {
+        let name = node.metadata.name.clone().unwrap_or_default();
+        let on_node: Vec<&Arc<ResourcePool>> =
+            rivals.iter().filter(|rival| matched(rival, &node)).collect();
+        for rival in &on_node {
+            *overlaps.entry(rival.metadata.name.clone().unwrap_or_default()).or_default() += 1;
+        }
+        if is_ready(&node) && (!bound || is_served(pool, &on_node, &node)) {
+            let (size, kubelet) = (Size::of(&node), observed.kubelets.get(&name));
+            nodes.insert(name.clone(), NodeUse { name, size, kubelet, ..NodeUse::default() });
+        }
+    }
+    if !nodes.is_empty() {
+        for pod in stores.pods.state() {
+            let on = pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref());
+            let Some(node) = on.and_then(|on| nodes.get_mut(on)) else { continue };
+            if has_ended(&pod) || is_reservation(&pod) {
+                continue;
+            }
+            let requests = Requests::of(&pod);
+            node.used = node.used.plus(requests);
+            let foreign = !crate::trim::is_ours(&pod.metadata) && !is_of_node(&pod);
+            node.others |= foreign && requests.milli > 0;
+        }
+    }
+    (nodes.into_values().collect(), overlaps)
+}
+
+/// Other pools of the same type that could match a node of this one.
+fn rivals(
+    pool: &ResourcePool,
+    selector: &BTreeMap<String, String>,
+    stores: &Stores,
+) -> Vec<Arc<ResourcePool>> {
+    stores.pools.state_filter(|other| {
+        other.metadata.name != pool.metadata.name
+            && other.spec.cpu.is_some() == pool.spec.cpu.is_some()
+            && nodes::selector(&other.spec).is_some_and(|of| compatible(of, selector))
+    })
+}
+
+fn matched(pool: &ResourcePool, node: &Node) -> bool {
+    selector(&pool.spec).is_some_and(|selector| matches(selector, node))
+}
+
+/// Whether a node is this pool's rather than one of the rivals that match it and are bound.
+fn is_served(pool: &ResourcePool, rivals: &[&Arc<ResourcePool>], node: &Node) -> bool {
+    if pool.spec.cpu.is_none() || rivals.is_empty() {
+        return true;
+    }
+    let bound = rivals.iter().map(|rival| &***rival).filter(|rival| super::is_bound(rival));
+    nodes::serves(node, bound.chain([pool]))
+        .is_some_and(|served| served.metadata.name == pool.metadata.name)
+}

@@ -1,0 +1,209 @@
+//! ResourcePool: who owns it, what its nodes have, and the reservations that keep their cores.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::Api;
+use kube::runtime::controller::Action;
+use kube::runtime::reflector::{ObjectRef, Store};
+use rollwright_crds::ResourcePool;
+use rollwright_crds::conditions::{reasons, types};
+use rollwright_crds::pool::ResourcePoolStatus;
+
+use crate::apply::Site;
+use crate::conditions::{self, Wish};
+use crate::context::Context;
+use crate::controller::{Controller, all};
+use crate::error::{CallError, Categorised};
+use crate::owner;
+use crate::stores::Stores;
+use crate::watch::{Change, What};
+
+mod build;
+mod chunks;
+mod claims;
+mod dedication;
+mod fetch;
+mod nodes;
+mod status;
+#[cfg(test)]
+mod tests;
+mod validate;
+
+pub(crate) use build::{held, pod_name};
+pub use claims::allows;
+pub use dedication::Kubelet;
+pub(crate) use nodes::{GPU, Requests, Size, has_ended, serves};
+
+
+/// Field managers.
+const RESERVATION: Site = Site("rollwright-pool-reservation");
+const STATUS: Site = Site("rollwright-pool-status");
+/// How often what queues say of a pool is taken over.
+const LOOK: Duration = Duration::from_secs(30);
+
+/// The controller of ResourcePools.
+pub struct Pools;
+
+/// What can go wrong with a pool.
+#[derive(Debug, thiserror::Error)]
+pub enum PoolError {
+    /// A request to the API server failed.
+    #[error(transparent)]
+    Call(#[from] CallError),
+}
+
+impl Categorised for PoolError {
+    fn category(&self) -> &'static str {
+        match self {
+            Self::Call(error) => error.category(),
+        }
+    }
+}
+
+/// Whether somebody owns the pool, as its status has it.
+pub(crate) fn is_bound(pool: &ResourcePool) -> bool {
+    pool.status.as_ref().is_some_and(|status| status.bound_to.is_some())
+}
+
+impl Controller for Pools {
+    type Object = ResourcePool;
+    type Error = PoolError;
+
+    const NAME: &'static str = "resourcepool";
+    const GATHER: Duration = Duration::from_secs(1);
+
+    fn store(stores: &Stores) -> &Store<ResourcePool> {
+        &stores.pools
+    }
+
+    fn affected(change: &Change<'_>, stores: &Stores) -> Vec<ObjectRef<ResourcePool>> {
+        match change.what {
+            What::Pool(pool) => {
+                let mut affected = rivals_of(pool, stores);
+                if !change.gone {
+                    affected.push(ObjectRef::from_obj(pool));
+                }
+                affected
+            }
+            What::Queue(queue) => {
+                let owns = |pool: &ResourcePool| is_owner(pool, claims::QUEUE, &queue.metadata);
+                filtered(stores, |pool| {
+                    let name = pool.metadata.name.as_deref().unwrap_or_default();
+                    owns(pool) || queue.spec.pools.iter().any(|of| of.as_str() == name)
+                })
+            }
+            What::Job(job) => filtered(stores, |pool| {
+                let name = pool.metadata.name.as_deref().unwrap_or_default();
+                is_owner(pool, claims::JOB, &job.metadata) || claims::names(&job.spec, name)
+            }),
+            // A label may have been taken away: nobody can tell which pool it was in.
+            What::Node(_) | What::Everything => all(&stores.pools),
+            What::Pod(pod) => {
+                let of = owner::of_kind(&pod.metadata, "ResourcePool").map(ObjectRef::new);
+                let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+                let node = node.and_then(|node| stores.nodes.get(&ObjectRef::new(node)));
+                let mut affected = node.map_or_else(Vec::new, |node| {
+                    filtered(stores, |pool| {
+                        nodes::selector(&pool.spec).is_some_and(|of| nodes::matches(of, &node))
+                    })
+                });
+                affected.extend(of);
+                affected
+            }
+            What::Reward(_) | What::Owned(..) => Vec::new(),
+        }
+    }
+
+    async fn reconcile(
+        pool: Arc<ResourcePool>,
+        context: Arc<Context>,
+    ) -> Result<Action, PoolError> {
+        let seen = fetch::seen(&pool, &context);
+        let (figures, wished) = match validate::validate(&pool) {
+            Ok(validated) => {
+                let changes = build::reservations(&pool, &validated, &seen, &context.settings);
+                for pod in &changes.make {
+                    context.apply(RESERVATION, pod).await?;
+                }
+                for name in &changes.delete {
+                    let namespace = &context.settings.namespace;
+                    context.delete::<k8s_openapi::api::core::v1::Pod>(namespace, name).await?;
+                }
+                let figures = status::figures(&pool, &validated, &seen, &changes);
+                (figures, status::conditions(&validated, &seen, &changes))
+            }
+            // What it held stays as it is until the spec is mended.
+            Err(invalid) => {
+                let before = pool.status.clone().unwrap_or_default();
+                let observed_generation = pool.metadata.generation;
+                let figures = ResourcePoolStatus { observed_generation, ..before };
+                (figures, status::refused(&invalid))
+            }
+        };
+        publish(&pool, &context, figures, wished).await?;
+        // What queues say of it is no event.
+        Ok(if seen.snapshot.is_some() { Action::requeue(LOOK) } else { Action::await_change() })
+    }
+}
+
+async fn publish(
+    pool: &ResourcePool,
+    context: &Context,
+    mut status: ResourcePoolStatus,
+    wished: Vec<Wish>,
+) -> Result<(), CallError> {
+    let old = pool.status.as_ref().map_or(&[][..], |status| &status.conditions);
+    let news: Vec<Wish> = conditions::changed(old, &wished).cloned().collect();
+    status.conditions = conditions::merge(old, wished, pool.metadata.generation, context.now());
+    let api = Api::all(context.client.clone());
+    if context.publish(STATUS, &api, pool, &status).await? {
+        for wish in news.iter().filter(|wish| is_worth_an_event(wish)) {
+            let bad = wish.holds() != (wish.kind() == types::BOUND || wish.kind() == types::READY);
+            context.events.condition(pool, action(wish), wish, bad).await;
+        }
+    }
+    Ok(())
+}
+
+/// Conditions in their usual state, and pods on their way, are not.
+fn is_worth_an_event(wish: &Wish) -> bool {
+    match wish.kind() {
+        types::READY => wish.reason() != reasons::WAITING_FOR_PODS,
+        types::BOUND => true,
+        _ => wish.holds(),
+    }
+}
+
+fn action(wish: &Wish) -> &'static str {
+    match wish.kind() {
+        types::BOUND if wish.holds() => "BindPool",
+        types::BOUND => "ReleasePool",
+        types::POOL_ALREADY_BOUND => "RefuseClaim",
+        types::OVERLAPS => "CompareSelectors",
+        types::NODE_NOT_DEDICATED => "CheckNodes",
+        _ => "PreparePool",
+    }
+}
+
+fn filtered(stores: &Stores, which: impl Fn(&ResourcePool) -> bool) -> Vec<ObjectRef<ResourcePool>> {
+    stores.pools.state_filter(which).iter().map(|pool| ObjectRef::from_obj(&**pool)).collect()
+}
+
+/// Pools that may share nodes with this one.
+fn rivals_of(pool: &ResourcePool, stores: &Stores) -> Vec<ObjectRef<ResourcePool>> {
+    let Some(selector) = nodes::selector(&pool.spec) else { return Vec::new() };
+    filtered(stores, |other| {
+        other.metadata.name != pool.metadata.name
+            && nodes::selector(&other.spec).is_some_and(|of| nodes::compatible(of, selector))
+    })
+}
+
+fn is_owner(pool: &ResourcePool, kind: &str, meta: &kube::core::ObjectMeta) -> bool {
+    let owner = pool.status.as_ref().and_then(|status| status.bound_to.as_ref());
+    owner.is_some_and(|owner| {
+        owner.kind == kind
+            && Some(&owner.namespace) == meta.namespace.as_ref()
+            && Some(&owner.name) == meta.name.as_ref()
+    })
+}

@@ -1,0 +1,116 @@
+//! Step one: what a queue names, and what was made for it before.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Secret;
+use kube::Api;
+use rollwright_crds::{ActionQueue, ResourcePool};
+
+use crate::context::Context;
+use crate::error::{CallError, named};
+use crate::identity::Issuer;
+use crate::observed::QueueSnapshot;
+
+/// Names of what belongs to a queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Names {
+    /// The StatefulSet, Service, ConfigMap and NetworkPolicy.
+    pub(crate) queue: String,
+    /// The Secret of the authority.
+    pub(crate) authority: String,
+    /// The Secret of the queue's certificate.
+    pub(crate) server: String,
+    /// The Secret of the agents' certificate.
+    pub(crate) agents: String,
+    /// The Secret of the token of `/metrics`.
+    pub(crate) metrics: String,
+}
+
+impl Names {
+    pub(crate) fn of(queue: &str) -> Self {
+        let queue = format!("{queue}-queue");
+        Self {
+            authority: format!("{queue}-ca"),
+            server: format!("{queue}-tls"),
+            agents: format!("{queue}-agent"),
+            metrics: format!("{queue}-metrics"),
+            queue,
+        }
+    }
+}
+
+/// What a queue depends on.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Seen {
+    /// The pools that it names and that exist.
+    pub(super) pools: BTreeMap<String, Arc<ResourcePool>>,
+    /// Keys and issuer of the API server.
+    pub(super) issuer: Option<Arc<Issuer>>,
+    /// Token of `/metrics`.
+    pub(super) metrics_token: Option<Vec<u8>>,
+    /// The Secrets of the authority and of its two certificates, as far as they are there.
+    pub(super) authority: Option<Arc<Secret>>,
+    pub(super) server: Option<Arc<Secret>>,
+    pub(super) agents: Option<Arc<Secret>>,
+    /// Pods of the StatefulSet that are ready; none when there is no StatefulSet.
+    pub(super) ready_pods: Option<i32>,
+    /// Whether all pods are of the newest revision.
+    pub(super) rolled_out: bool,
+    /// What it said last.
+    pub(super) snapshot: Option<Arc<QueueSnapshot>>,
+}
+
+pub(super) fn seen(queue: &ActionQueue, context: &Context) -> Seen {
+    let stores = &context.stores;
+    let namespace = queue.metadata.namespace.as_deref().unwrap_or_default();
+    let name = queue.metadata.name.as_deref().unwrap_or_default();
+    let names = Names::of(name);
+    let pools = queue.spec.pools.iter();
+    let set = stores
+        .stateful_sets
+        .get(&kube::runtime::reflector::ObjectRef::new(&names.queue).within(namespace));
+    let status = set.as_ref().and_then(|set| set.status.as_ref());
+    let generation = set.as_ref().and_then(|set| set.metadata.generation);
+    Seen {
+        pools: pools
+            .filter_map(|name| Some((name.to_string(), stores.pool(name)?)))
+            .collect(),
+        issuer: context.issuer(),
+        metrics_token: stores.metrics_token(),
+        authority: stores.secret(namespace, &names.authority),
+        server: stores.secret(namespace, &names.server),
+        agents: stores.secret(namespace, &names.agents),
+        ready_pods: set.as_ref().map(|_| status.and_then(|s| s.ready_replicas).unwrap_or(0)),
+        rolled_out: status.is_some_and(|status| {
+            status.observed_generation == generation
+                && (status.update_revision.is_none()
+                    || status.update_revision == status.current_revision)
+        }),
+        snapshot: context.observed.queues.get(&(namespace.to_owned(), name.to_owned())),
+    }
+}
+
+impl Seen {
+    /// Reads the Secrets from the API server rather than the cache. A cache that lags would
+    /// have certificates minted twice, and the first ones would no longer be trusted.
+    pub(super) async fn with_fresh_secrets(
+        mut self,
+        queue: &ActionQueue,
+        context: &Context,
+    ) -> Result<Self, CallError> {
+        let namespace = queue.metadata.namespace.as_deref().unwrap_or_default();
+        let names = Names::of(queue.metadata.name.as_deref().unwrap_or_default());
+        let api = Api::<Secret>::namespaced(context.client.clone(), namespace);
+        let all = [
+            (&names.authority, &mut self.authority),
+            (&names.server, &mut self.server),
+            (&names.agents, &mut self.agents),
+        ];
+        for (name, secret) in all {
+            let what = || named("Secret", Some(namespace), name);
+            *secret = context.calls.call("get", what, api.get_opt(name)).await?.map(Arc::new);
+        }
+        Ok(self)
+    }
+}

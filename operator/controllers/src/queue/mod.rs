@@ -1,0 +1,208 @@
+//! ActionQueue: the process that schedules actions, its store, and the certificates of its
+//! agents.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::Api;
+use kube::runtime::controller::Action;
+use kube::runtime::reflector::{ObjectRef, Store};
+use rollwright_crds::ActionQueue;
+use rollwright_crds::conditions::{reasons, types};
+use rollwright_crds::queue::ActionQueueStatus;
+
+use crate::apply::Site;
+use crate::conditions::{self, Wish};
+use crate::context::Context;
+use crate::controller::{Controller, all};
+use crate::error::{CallError, Categorised};
+use crate::owner;
+use crate::pki::PkiError;
+use crate::stores::Stores;
+use crate::watch::{Change, What};
+
+mod apply;
+mod build;
+mod certificates;
+mod fetch;
+mod stateful_set;
+mod stats;
+mod status;
+#[cfg(test)]
+mod tests;
+mod validate;
+
+pub(crate) use fetch::Names;
+
+use certificates::Certificates;
+use fetch::Seen;
+
+/// Field manager of the status.
+const STATUS: Site = Site("rollwright-queue-status");
+/// How often a queue that is up is asked what it holds.
+const LOOK: Duration = Duration::from_secs(30);
+/// How often one that does not answer is.
+const LOOK_AGAIN: Duration = Duration::from_secs(10);
+
+/// The controller of ActionQueues.
+pub struct Queues;
+
+/// What can go wrong with a queue.
+#[derive(Debug, thiserror::Error)]
+pub enum QueueError {
+    /// A request to the API server failed.
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// A certificate cannot be minted.
+    #[error(transparent)]
+    Pki(#[from] PkiError),
+    /// The manifests cannot be written.
+    #[error("cannot write the queue's manifests: {0}")]
+    Manifests(#[from] serde_yaml::Error),
+}
+
+impl Categorised for QueueError {
+    fn category(&self) -> &'static str {
+        match self {
+            Self::Call(error) => error.category(),
+            Self::Pki(_) => "CertificateNotMinted",
+            Self::Manifests(_) => "ManifestsNotWritten",
+        }
+    }
+}
+
+impl Controller for Queues {
+    type Object = ActionQueue;
+    type Error = QueueError;
+
+    const NAME: &'static str = "actionqueue";
+
+    fn store(stores: &Stores) -> &Store<ActionQueue> {
+        &stores.queues
+    }
+
+    fn affected(change: &Change<'_>, stores: &Stores) -> Vec<ObjectRef<ActionQueue>> {
+        match change.what {
+            What::Queue(queue) if !change.gone => vec![ObjectRef::from_obj(queue)],
+            What::Pool(pool) => {
+                let name = pool.metadata.name.as_deref().unwrap_or_default();
+                let names = |queue: &ActionQueue| {
+                    queue.spec.pools.iter().any(|pool| pool.as_str() == name)
+                };
+                let naming = stores.queues.state_filter(names);
+                naming.iter().map(|queue| ObjectRef::from_obj(&**queue)).collect()
+            }
+            What::Owned(_, meta) => {
+                let queue = owner::of_kind(meta, "ActionQueue");
+                let namespace = meta.namespace.as_deref().unwrap_or_default();
+                queue.map(|name| ObjectRef::new(name).within(namespace)).into_iter().collect()
+            }
+            What::Everything => all(&stores.queues),
+            What::Queue(_) | What::Job(_) | What::Reward(_) | What::Node(_) | What::Pod(_) => {
+                Vec::new()
+            }
+        }
+    }
+
+    async fn reconcile(
+        queue: Arc<ActionQueue>,
+        context: Arc<Context>,
+    ) -> Result<Action, QueueError> {
+        match reconcile(&queue, &context).await {
+            // The namespace is on its way out, and takes all of it along.
+            Err(QueueError::Call(error)) if error.is_terminating() => Ok(Action::await_change()),
+            result => result,
+        }
+    }
+}
+
+async fn reconcile(queue: &ActionQueue, context: &Context) -> Result<Action, QueueError> {
+    let mut seen = fetch::seen(queue, context);
+    let validated = match validate::validate(queue, &seen) {
+        Ok(validated) => validated,
+        Err(obstacle) => {
+            let wished = status::blocked(&obstacle, &seen);
+            publish(queue, context, status::figures(queue, &seen), wished).await?;
+            return Ok(Action::await_change());
+        }
+    };
+    let (namespace, name) = (validated.namespace.to_owned(), validated.name.to_owned());
+    let nodes = validated.pools.iter().filter(|pool| pool.spec.cpu.is_some());
+    let nodes = nodes.filter_map(|pool| pool.status.as_ref().map(|status| status.nodes)).sum();
+    let mut certificates = Certificates::current(&namespace, &name, &seen, context.now())?;
+    if certificates.renewed {
+        let fresh = seen.clone().with_fresh_secrets(queue, context).await?;
+        certificates = Certificates::current(&namespace, &name, &fresh, context.now())?;
+    }
+    let prepared = build::build(&validated, &certificates, &context.settings)?;
+    let applied = prepared.apply(context).await?;
+    let again = look(&mut seen, context, &namespace, &name).await;
+    let mut figures = status::figures(queue, &seen);
+    figures.endpoint = Some(status::endpoint(&namespace, &name));
+    let wished = status::conditions(&applied, &seen, nodes);
+    publish(queue, context, figures, wished).await?;
+    let due = certificates.due().saturating_sub(context.now().as_second());
+    let due = Duration::from_secs(u64::try_from(due).unwrap_or(0).max(1));
+    Ok(Action::requeue(again.map_or(due, |again| again.min(due))))
+}
+
+/// Asks the queue what it holds; returns when to ask again.
+async fn look(
+    seen: &mut Seen,
+    context: &Context,
+    namespace: &str,
+    name: &str,
+) -> Option<Duration> {
+    let key = (namespace.to_owned(), name.to_owned());
+    let up = seen.ready_pods.is_some_and(|pods| pods > 0);
+    let Some(token) = context.token.as_ref().filter(|_| up) else {
+        context.observed.queues.remove(&key);
+        seen.snapshot = None;
+        return None;
+    };
+    match stats::ask(&status::endpoint(namespace, name), token).await {
+        Ok(snapshot) => {
+            seen.snapshot = Some(Arc::new(snapshot.clone()));
+            context.observed.queues.put(key, snapshot);
+            Some(LOOK)
+        }
+        Err(error) => {
+            tracing::warn!(namespace, name, %error, "a queue does not say what it holds");
+            context.observed.queues.remove(&key);
+            seen.snapshot = None;
+            Some(LOOK_AGAIN)
+        }
+    }
+}
+
+async fn publish(
+    queue: &ActionQueue,
+    context: &Context,
+    mut status: ActionQueueStatus,
+    wished: Vec<Wish>,
+) -> Result<(), CallError> {
+    let old = queue.status.as_ref().map_or(&[][..], |status| &status.conditions);
+    let news: Vec<Wish> = conditions::changed(old, &wished).cloned().collect();
+    status.conditions = conditions::merge(old, wished, queue.metadata.generation, context.now());
+    let namespace = queue.metadata.namespace.as_deref().unwrap_or_default();
+    let api = Api::namespaced(context.client.clone(), namespace);
+    if context.publish(STATUS, &api, queue, &status).await? {
+        for wish in news.iter().filter(|wish| is_worth_an_event(wish)) {
+            context.events.condition(queue, action(wish), wish, !wish.holds()).await;
+        }
+    }
+    Ok(())
+}
+
+fn is_worth_an_event(wish: &Wish) -> bool {
+    let on_its_way = [reasons::WAITING_FOR_PODS, reasons::WAITING_FOR_POOL, reasons::WAITING_FOR_KEYS];
+    wish.kind() == types::READY && !on_its_way.contains(&wish.reason())
+}
+
+fn action(wish: &Wish) -> &'static str {
+    match wish.reason() {
+        reasons::AS_SPECIFIED => "StartQueue",
+        reasons::AGENTS_DISCONNECTED => "ConnectAgents",
+        _ => "ResolveReferences",
+    }
+}
