@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use crate::pool::Kubelet;
 
@@ -74,6 +75,8 @@ impl<K: Hash + Eq, V> Latest<K, V> {
 pub struct Observed {
     /// Of queues, by namespace and name.
     pub queues: Latest<(String, String), QueueSnapshot>,
+    /// When each queue is to be asked again.
+    pub asked: Latest<(String, String), Instant>,
     /// Of kubelets, by node. Empty unless kubelets may be asked.
     pub kubelets: Latest<String, Kubelet>,
 }

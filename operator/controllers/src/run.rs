@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use kube::{Client, Config};
-use tokio::sync::watch as cell;
+use tokio::sync::{Notify, watch as cell};
 use tokio_util::sync::CancellationToken;
 
 use crate::apply::Memory;
@@ -16,9 +16,12 @@ use crate::dirty::Dirty;
 use crate::events::Events;
 use crate::identity;
 use crate::leader::{Leader, Lost};
+use crate::links;
 use crate::metrics::Metrics;
+use crate::node::Nodes;
 use crate::pool::Pools;
 use crate::queue::Queues;
+use crate::reward::Rewards;
 use crate::server::{self, ServeError};
 use crate::settings::Options;
 use crate::startup::{self, Watches};
@@ -80,7 +83,13 @@ pub async fn run_with(
         read_kubelet: options.read_kubelet,
     });
 
-    let registered = vec![register::<Pools>(&context), register::<Queues>(&context)];
+    let registered = vec![
+        register::<Pools>(&context),
+        register::<Queues>(&context),
+        register::<Rewards>(&context),
+        register::<Nodes>(&context),
+        register_links(&context),
+    ];
     let (mut told, mut work): (Vec<Listener>, Vec<Work>) = registered.into_iter().unzip();
     told.push(housekeeping(&context));
     let listeners = Listeners::new(told);
@@ -138,9 +147,17 @@ fn register<C: Controller>(context: &Arc<Context>) -> (Listener, Work) {
     (listener, Box::new(move |stop| Box::pin(controller::run::<C>(context, dirty, stop))))
 }
 
+/// The same for the one Secret of the agents.
+fn register_links(context: &Arc<Context>) -> (Listener, Work) {
+    let changed = Arc::new(Notify::new());
+    let listener = links::listener(Arc::clone(&changed));
+    let context = Arc::clone(context);
+    (listener, Box::new(move |stop| Box::pin(links::run(context, changed, stop))))
+}
+
 /// Forgets what is remembered of objects that are no more.
 fn housekeeping(context: &Arc<Context>) -> Listener {
-    let (memory, backoffs) = (Arc::clone(&context.memory), Arc::clone(&context.backoffs));
+    let context = Arc::clone(context);
     Box::new(move |change: &Change<'_>| {
         if !change.gone {
             return;
@@ -155,9 +172,19 @@ fn housekeeping(context: &Arc<Context>) -> Listener {
             What::Owned(kind, meta) => (kind, meta),
             What::Everything => return,
         };
-        memory.forget(kind, meta);
+        context.memory.forget(kind, meta);
         if let Some(uid) = &meta.uid {
-            backoffs.clear(uid);
+            context.backoffs.clear(uid);
+        }
+        let name = meta.name.clone().unwrap_or_default();
+        match (kind, &meta.namespace) {
+            ("Node", _) => context.observed.kubelets.remove(&name),
+            ("ActionQueue", Some(namespace)) => {
+                let key = (namespace.clone(), name);
+                context.observed.asked.remove(&key);
+                context.observed.queues.remove(&key);
+            }
+            _ => {}
         }
     })
 }

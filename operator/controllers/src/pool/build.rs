@@ -29,9 +29,9 @@ const STEP: u64 = 1 << 20;
 
 /// What a node can give to sandboxes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Offer {
-    pub(super) cores: u32,
-    pub(super) memory: u64,
+pub(crate) struct Offer {
+    pub(crate) cores: u32,
+    pub(crate) memory: u64,
 }
 
 /// What a node can give when its other pods keep what they asked for; none when that is less

@@ -30,10 +30,11 @@ mod status;
 mod tests;
 mod validate;
 
-pub(crate) use build::{held, pod_name};
+pub(crate) use build::{Offer, held, pod_name};
 pub use claims::allows;
 pub use dedication::Kubelet;
-pub(crate) use nodes::{GPU, Requests, Size, has_ended, serves};
+pub(crate) use nodes::{Size, is_reservation, serves};
+pub(crate) use status::is_running;
 
 
 /// Field managers.
@@ -142,8 +143,10 @@ impl Controller for Pools {
             }
         };
         publish(&pool, &context, figures, wished).await?;
-        // What queues say of it is no event.
-        Ok(if seen.snapshot.is_some() { Action::requeue(LOOK) } else { Action::await_change() })
+        // What queues and kubelets say is no event.
+        let unknown = context.read_kubelet && seen.nodes.iter().any(|node| node.kubelet.is_none());
+        let look = seen.snapshot.is_some() || (pool.spec.cpu.is_some() && unknown);
+        Ok(if look { Action::requeue(LOOK) } else { Action::await_change() })
     }
 }
 

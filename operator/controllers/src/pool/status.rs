@@ -135,7 +135,8 @@ fn ready(validated: &Validated<'_>, seen: &Seen, reservations: &Reservations) ->
     Wish::is_true(types::READY, reasons::AS_SPECIFIED, "")
 }
 
-fn is_running(pod: &k8s_openapi::api::core::v1::Pod) -> bool {
+/// Whether a reservation holds its node's cores.
+pub(crate) fn is_running(pod: &k8s_openapi::api::core::v1::Pod) -> bool {
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     phase == Some("Running") && pod.metadata.deletion_timestamp.is_none()
 }

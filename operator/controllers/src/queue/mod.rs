@@ -2,7 +2,7 @@
 //! agents.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kube::Api;
 use kube::runtime::controller::Action;
@@ -146,33 +146,41 @@ async fn reconcile(queue: &ActionQueue, context: &Context) -> Result<Action, Que
     Ok(Action::requeue(again.map_or(due, |again| again.min(due))))
 }
 
-/// Asks the queue what it holds; returns when to ask again.
+/// Asks the queue what it holds, unless it was asked a short while ago; returns when to ask
+/// again. What it says changes its status, which must not make us ask it again.
 async fn look(
     seen: &mut Seen,
     context: &Context,
     namespace: &str,
     name: &str,
 ) -> Option<Duration> {
+    let observed = &context.observed;
     let key = (namespace.to_owned(), name.to_owned());
     let up = seen.ready_pods.is_some_and(|pods| pods > 0);
     let Some(token) = context.token.as_ref().filter(|_| up) else {
-        context.observed.queues.remove(&key);
+        observed.queues.remove(&key);
         seen.snapshot = None;
         return None;
     };
-    match stats::ask(&status::endpoint(namespace, name), token).await {
+    let wait = observed.asked.get(&key).map(|at| at.saturating_duration_since(Instant::now()));
+    if let Some(wait) = wait.filter(|wait| !wait.is_zero()) {
+        return Some(wait);
+    }
+    let again = match stats::ask(&status::endpoint(namespace, name), token).await {
         Ok(snapshot) => {
             seen.snapshot = Some(Arc::new(snapshot.clone()));
-            context.observed.queues.put(key, snapshot);
-            Some(LOOK)
+            observed.queues.put(key.clone(), snapshot);
+            LOOK
         }
         Err(error) => {
             tracing::warn!(namespace, name, %error, "a queue does not say what it holds");
-            context.observed.queues.remove(&key);
+            observed.queues.remove(&key);
             seen.snapshot = None;
-            Some(LOOK_AGAIN)
+            LOOK_AGAIN
         }
-    }
+    };
+    observed.asked.put(key, Instant::now() + again);
+    Some(again)
 }
 
 async fn publish(

@@ -1,0 +1,139 @@
+//! The Secret by which agents learn which queue to dial, as whom, and what of the node is
+//! theirs. One for the release, made of all queues, pools and nodes.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::core::v1::Secret;
+use kube::Api;
+use kube::runtime::reflector::ObjectRef;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use crate::apply::Site;
+use crate::call;
+use crate::context::Context;
+use crate::error::{CallError, Categorised, named};
+use crate::pool::{is_reservation, is_running, pod_name};
+use crate::queue::Names;
+use crate::watch::{Change, Listener, What};
+
+mod build;
+#[cfg(test)]
+mod tests;
+
+use build::{SECRET, Served, pool_label};
+
+const LINKS: Site = Site("rollwright-agent-links");
+/// Its name in metrics and for back-off.
+const NAME: &str = "agent-links";
+/// How long changes are gathered.
+const GATHER: Duration = Duration::from_millis(500);
+/// What kubelets say is no event: it is looked for this often.
+const LOOK: Duration = Duration::from_secs(60);
+
+/// What can go wrong.
+#[derive(Debug, thiserror::Error)]
+enum LinksError {
+    #[error(transparent)]
+    Call(#[from] CallError),
+    #[error("cannot write an entry: {0}")]
+    Entry(#[from] serde_json::Error),
+}
+
+impl Categorised for LinksError {
+    fn category(&self) -> &'static str {
+        match self {
+            Self::Call(error) => error.category(),
+            Self::Entry(_) => "EntryNotWritten",
+        }
+    }
+}
+
+/// watches --something that links depend on changed--> [`run`].
+pub(crate) fn listener(changed: Arc<Notify>) -> Listener {
+    Box::new(move |change: &Change<'_>| {
+        let concerns = match change.what {
+            What::Pool(pool) => pool.spec.cpu.is_some(),
+            What::Node(_) | What::Everything => true,
+            What::Pod(pod) => is_reservation(pod),
+            What::Owned(kind, meta) => {
+                let name = meta.name.as_deref().unwrap_or_default();
+                kind == "Secret" && (name.ends_with("-queue-agent") || name == SECRET)
+            }
+            What::Job(_) | What::Queue(_) | What::Reward(_) => false,
+        };
+        if concerns {
+            changed.notify_one();
+        }
+    })
+}
+
+/// Keeps the Secret until `stop`.
+pub(crate) async fn run(context: Arc<Context>, changed: Arc<Notify>, stop: CancellationToken) {
+    loop {
+        let begun = Instant::now();
+        let (result, outside) = call::timed(reconcile(&context)).await;
+        context.metrics.reconciled(NAME, begun.elapsed(), outside);
+        let wait = match result {
+            Ok(()) => {
+                context.backoffs.clear(NAME);
+                LOOK
+            }
+            Err(error) => {
+                let wait = context.backoffs.failed(NAME);
+                context.metrics.failed(NAME, error.category());
+                tracing::warn!(%error, again_in_s = wait.as_secs(), "agents are not told of changes");
+                wait
+            }
+        };
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(wait) => {}
+            () = changed.notified(), if result_is_quiet(wait) => tokio::time::sleep(GATHER).await,
+        }
+    }
+}
+
+/// After a failure changes wait for the back-off like everything else.
+fn result_is_quiet(wait: Duration) -> bool {
+    wait == LOOK
+}
+
+async fn reconcile(context: &Context) -> Result<(), LinksError> {
+    let stores = &context.stores;
+    let namespace = &context.settings.namespace;
+    let mut served = Vec::new();
+    let mut identities = BTreeMap::new();
+    for node in stores.nodes.state() {
+        let pool = pool_label(&node).and_then(|pool| stores.pool(pool));
+        let Some(pool) = pool else { continue };
+        let owner = pool.status.as_ref().and_then(|status| status.bound_to.clone());
+        let Some(owner) = owner.filter(|owner| owner.kind == "ActionQueue") else { continue };
+        let queue = format!("{}.{}", owner.namespace, owner.name);
+        if !identities.contains_key(&queue)
+            && let Some(secret) = stores.secret(&owner.namespace, &Names::of(&owner.name).agents)
+        {
+            identities.insert(queue, secret);
+        }
+        let name = node.metadata.name.as_deref().unwrap_or_default();
+        let pod = pod_name(pool.metadata.name.as_deref().unwrap_or_default(), name);
+        let pod = stores.pods.get(&ObjectRef::new(&pod).within(namespace));
+        let reservation = pod.filter(|pod| is_running(pod));
+        let kubelet = context.observed.kubelets.get(&name.to_owned());
+        served.push(Served { node, pool, owner, reservation, kubelet });
+    }
+    let before = match stores.secret(namespace, SECRET) {
+        Some(before) => Some(before),
+        // The cache may lag; a node that had an entry must not lose it.
+        None => {
+            let api = Api::<Secret>::namespaced(context.client.clone(), namespace);
+            let what = || named("Secret", Some(namespace), SECRET);
+            context.calls.call("get", what, api.get_opt(SECRET)).await?.map(Arc::new)
+        }
+    };
+    let secret = build::secret(namespace, &served, &identities, before.as_deref())?;
+    context.apply(LINKS, &secret).await?;
+    Ok(())
+}
