@@ -1,0 +1,103 @@
+#!/usr/bin/env bash
+# Compares what each of our accounts may do on the cluster of KUBECONFIG with a written list, and
+# tries what it may not. The release must be installed in rollwright-system (or NAMESPACE).
+# Usage: rights.sh [--update]     --update writes the lists anew
+set -euo pipefail
+cd "$(dirname "$0")"
+. ../../../scripts/lib.sh
+
+namespace=${NAMESPACE:-rollwright-system}
+elsewhere=rollwright-rights-$$
+work=$(mktemp -d)
+cleanup() {
+  kubectl delete namespace "$elsewhere" --wait=false >/dev/null 2>&1 || true
+  kubectl delete node rollwright-rights >/dev/null 2>&1 || true # It may not be there yet.
+  rm -rf "$work"
+}
+trap cleanup EXIT
+as() { kubectl --as="system:serviceaccount:$namespace:$1" "${@:2}"; }
+
+# What every account of every cluster may do is left out.
+rights() { # ACCOUNT NAMESPACE
+  as "$1" auth can-i --list -n "$2" --no-headers >"$work/list"
+  sed 's/  */ /g; s/ *$//' "$work/list" |
+    sed -E '/selfsubject|\/healthz|\/livez|\/readyz|\/version|\/api\*?\]|\/api\/|\/apis|\/openapi\b|openid/d' |
+    perl -pe 's/\[([^\]]*)\]$/"[" . join(" ", sort split(" ", $1)) . "]"/e' | LC_ALL=C sort
+}
+{
+  for account in rollwright-controllers rollwright-agent default; do
+    for where in "$namespace" default; do
+      echo "## $account in $([ "$where" = "$namespace" ] && echo "the namespace of the release" || echo "another namespace")"
+      rights "$account" "$where"
+    done
+  done
+} >"$work/rights.txt"
+if [ "${1:-}" = --update ]; then
+  cp "$work/rights.txt" golden/rights.txt
+else
+  diff -u golden/rights.txt "$work/rights.txt" || die "the rights of our accounts are not those that are written down"
+fi
+
+refused() { # ACCOUNT WHO-REFUSES KUBECTL-ARGUMENT...
+  local said
+  said=$(as "$1" "${@:3}" 2>&1 </dev/null) && die "$1 may do what it must not: kubectl ${*:3}"
+  grep -qiE "$2" <<<"$said" || die "kubectl ${*:3} fails for $1 by another reason: $said"
+}
+role='cannot|forbidden: User'
+policy=ValidatingAdmissionPolicy
+
+kubectl create namespace "$elsewhere" >/dev/null
+kubectl -n "$elsewhere" create secret generic theirs --from-literal=a=b >/dev/null
+kubectl -n "$elsewhere" create configmap theirs >/dev/null
+kubectl apply -f - >/dev/null <<END
+apiVersion: v1
+kind: Node
+metadata: {name: rollwright-rights, labels: {theirs: "1"}}
+END
+
+for account in rollwright-agent default; do
+  refused $account "$role" -n "$namespace" get secrets
+  refused $account "$role" -n "$namespace" get secret rollwright-metrics
+  refused $account "$role" get nodes
+  refused $account "$role" -n "$elsewhere" get pods
+  refused $account "$role" -n "$elsewhere" create configmap mine
+  refused $account "$role" get resourcepools
+done
+me=rollwright-controllers
+# Roles.
+refused $me "$role" -n "$elsewhere" create serviceaccount mine
+refused $me "$role" -n "$elsewhere" create role mine --verb=get --resource=pods
+refused $me "$role" create clusterrolebinding mine --clusterrole=cluster-admin --serviceaccount=default:default
+refused $me "$role" create namespace mine
+refused $me "$role" delete namespace "$elsewhere"
+refused $me "$role" delete node rollwright-rights
+refused $me "$role" -n "$elsewhere" create token default
+refused $me "$role" delete --raw "/api/v1/namespaces/$elsewhere/secrets"
+refused $me "$role" -n "$elsewhere" get --raw "/api/v1/namespaces/$elsewhere/pods/x/log"
+refused $me "$role" delete crd rolloutjobs.rollwright.dev
+refused $me "$role" delete validatingadmissionpolicy rollwright-nodes
+refused $me "$role" -n kube-system delete lease kube-scheduler
+refused $me "$role" create -f - --raw "/api/v1/namespaces/$elsewhere/pods/x/exec"
+# Policies.
+refused $me $policy -n "$elsewhere" delete secret theirs
+refused $me $policy -n "$elsewhere" delete secrets --all
+refused $me $policy -n "$elsewhere" delete configmap theirs
+refused $me $policy -n "$elsewhere" label configmap theirs app.kubernetes.io/managed-by=rollwright
+refused $me $policy -n "$elsewhere" create configmap mine
+refused $me $policy label node rollwright-rights theirs=2 --overwrite
+refused $me $policy annotate node rollwright-rights mine=1
+refused $me $policy patch node rollwright-rights --type=merge -p '{"spec":{"unschedulable":true}}'
+
+# And it does what it is there for.
+as $me label node rollwright-rights rollwright.dev/pool=p rollwright.dev/agent=host >/dev/null
+as $me label node rollwright-rights rollwright.dev/pool- >/dev/null
+for kind in ConfigMap Secret; do
+  as $me -n "$elsewhere" apply --server-side -f - >/dev/null <<END
+apiVersion: v1
+kind: $kind
+metadata: {name: ours, labels: {app.kubernetes.io/managed-by: rollwright}}
+END
+done
+as $me -n "$elsewhere" delete secret/ours configmap/ours >/dev/null
+as $me get --raw /openid/v1/jwks >/dev/null
+say "the accounts may do what they should, and nothing else that was tried"
