@@ -11,14 +11,21 @@ const EVERY: Duration = Duration::from_secs(1);
 /// directory in steps, and one look may fall between two of them.
 const MISSING: u32 = 2;
 
+/// What was seen last that could be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Seen {
+    NotYet,
+    Nothing,
+    Assigned(Assignment),
+}
+
 /// Looks at one file. What cannot be read or used changes nothing, and is said once.
 #[derive(Debug)]
 pub(super) struct Watch {
     dir: PathBuf,
     file: PathBuf,
     missed: u32,
-    /// The last good state, where there was one.
-    known: Option<Option<Assignment>>,
+    seen: Seen,
     complaint: Option<String>,
 }
 
@@ -26,7 +33,7 @@ impl Watch {
     /// Of `<node>.json` in `dir`.
     pub(super) fn new(dir: PathBuf, node: &str) -> Self {
         let file = dir.join(format!("{node}.json"));
-        Self { dir, file, missed: 0, known: None, complaint: None }
+        Self { dir, file, missed: 0, seen: Seen::NotYet, complaint: None }
     }
 
     pub(super) fn dir(&self) -> &Path {
@@ -39,10 +46,10 @@ impl Watch {
         let mut said = false;
         loop {
             self.look();
-            match &self.known {
-                Some(Some(assigned)) => return Some(assigned.clone()),
-                Some(None) if held.is_some() => return None,
-                Some(None) if !said => {
+            match &self.seen {
+                Seen::Assigned(assigned) => return Some(assigned.clone()),
+                Seen::Nothing if held.is_some() => return None,
+                Seen::Nothing if !said => {
                     said = true;
                     tracing::info!(file = %self.file.display(), "no queue is assigned to this node yet: it waits");
                 }
@@ -56,9 +63,10 @@ impl Watch {
     pub(super) async fn until_not(&mut self, current: &Assignment) {
         loop {
             self.look();
-            let same = |known: &Option<Assignment>| known.as_ref() == Some(current);
-            if self.known.as_ref().is_some_and(|known| !same(known)) {
-                return;
+            match &self.seen {
+                Seen::Assigned(assigned) if assigned == current => {}
+                Seen::NotYet => {}
+                Seen::Assigned(_) | Seen::Nothing => return,
             }
             tokio::time::sleep(EVERY).await;
         }
@@ -69,12 +77,12 @@ impl Watch {
             Ok(None) => {
                 self.missed += 1;
                 if self.missed >= MISSING {
-                    self.known = Some(None);
+                    self.seen = Seen::Nothing;
                 }
             }
-            Ok(found) => {
+            Ok(Some(assigned)) => {
                 (self.missed, self.complaint) = (0, None);
-                self.known = Some(found);
+                self.seen = Seen::Assigned(assigned);
             }
             Err(error) => {
                 self.missed = 0;
@@ -99,9 +107,14 @@ mod tests {
         format!(r#"{{"pool":"cpu","queue":"https://{queue}","tls":"team.q"}}"#)
     }
 
-    fn queue(watch: &mut Watch) -> Option<Option<String>> {
+    /// Looks; the queue that is assigned then.
+    fn queue(watch: &mut Watch) -> &str {
         watch.look();
-        watch.known.clone().map(|known| known.map(|assigned| assigned.queue))
+        match &watch.seen {
+            Seen::NotYet => "not yet",
+            Seen::Nothing => "none",
+            Seen::Assigned(assigned) => &assigned.queue,
+        }
     }
 
     #[test]
@@ -109,18 +122,18 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("n1.json");
         let mut watch = Watch::new(dir.path().to_owned(), "n1");
-        assert_eq!(queue(&mut watch), None);
-        assert_eq!(queue(&mut watch), Some(None));
+        assert_eq!(queue(&mut watch), "not yet");
+        assert_eq!(queue(&mut watch), "none");
         std::fs::write(&file, text("a:1")).unwrap();
-        let a = Some(Some("https://a:1".to_owned()));
-        assert_eq!(queue(&mut watch), a);
+        assert_eq!(queue(&mut watch), "https://a:1");
         std::fs::remove_file(&file).unwrap();
-        assert_eq!(queue(&mut watch), a);
+        assert_eq!(queue(&mut watch), "https://a:1");
         std::fs::write(&file, "{").unwrap();
         for _ in 0..3 {
-            assert_eq!(queue(&mut watch), a, "a broken one changes nothing");
+            assert_eq!(queue(&mut watch), "https://a:1", "a broken one changes nothing");
         }
         std::fs::remove_file(&file).unwrap();
-        assert_eq!((queue(&mut watch), queue(&mut watch)), (a, Some(None)));
+        assert_eq!(queue(&mut watch), "https://a:1");
+        assert_eq!(queue(&mut watch), "none");
     }
 }

@@ -123,7 +123,7 @@ impl QueueConfig {
         queue: &ActionQueue,
         pools: &[ResourcePool],
         store_dir: &Path,
-        names: JobNames,
+        jobs: JobNames,
     ) -> Result<Self, ManifestError> {
         let name = queue.metadata.name.clone().unwrap_or_default();
         let invalid = |source| ManifestError::Name { queue: name.clone(), source };
@@ -131,7 +131,7 @@ impl QueueConfig {
         let mut config = Self::new(name.clone(), store_dir);
         let mut weights = BTreeMap::new();
         for share in &spec.jobs {
-            let id = job_id(queue, share, names)?;
+            let id = job_id(queue, share, jobs)?;
             weights.insert(JobId::new(&id).map_err(invalid)?, share.weight);
         }
         config.core = CoreConfig {
@@ -170,8 +170,8 @@ impl QueueConfig {
 }
 
 /// What a job is called here.
-fn job_id(queue: &ActionQueue, share: &JobShare, names: JobNames) -> Result<String, ManifestError> {
-    if names == JobNames::Plain {
+fn job_id(queue: &ActionQueue, share: &JobShare, jobs: JobNames) -> Result<String, ManifestError> {
+    if jobs == JobNames::Plain {
         return Ok(share.name.to_string());
     }
     let own = queue.metadata.namespace.as_deref();

@@ -116,7 +116,7 @@ async fn a_namespace_reaches_nothing_of_another() {
     let cluster = Cluster::start().await;
     let mut ours = cluster.as_account("team", "gateway").await;
     let mut theirs = cluster.as_account("other", "gateway").await;
-    let code = |status: Result<_, Status>| status.map(|_: ()| ()).unwrap_err().code();
+    let code = |answer: Result<(), Status>| answer.unwrap_err().code();
 
     ours.open_trajectory(opening("t", "team.math")).await.unwrap();
     for stolen in ["team.math", "math", "rollwright.x", "team"] {
@@ -156,8 +156,8 @@ async fn a_namespace_reaches_nothing_of_another() {
         .unwrap();
     let release = pb::ReleaseRequest { permit_id: "p".to_owned(), retry_after: None };
     theirs.release(release).await.unwrap();
-    let reused = theirs.acquire(permit("p", "other.math")).await.map(drop);
-    assert_eq!(code(reused), Code::AlreadyExists);
+    let again = theirs.acquire(permit("p", "other.math")).await.map(drop);
+    assert_eq!(code(again), Code::AlreadyExists);
     let refused = theirs.acquire(permit("q", "team.math")).await.map(drop);
     assert_eq!(code(refused), Code::PermissionDenied);
 
