@@ -15,6 +15,7 @@ use crate::controller::{self, Controller};
 use crate::dirty::Dirty;
 use crate::events::Events;
 use crate::identity;
+use crate::job::RolloutJobs;
 use crate::leader::{Leader, Lost};
 use crate::links;
 use crate::metrics::Metrics;
@@ -86,6 +87,7 @@ pub async fn run_with(
     let registered = vec![
         register::<Pools>(&context),
         register::<Queues>(&context),
+        register::<RolloutJobs>(&context),
         register::<Rewards>(&context),
         register::<Nodes>(&context),
         register_links(&context),

@@ -42,6 +42,11 @@ pub(crate) enum Role {
     Queue(Queue),
     /// Run the gateway of a RolloutJob: trainers and agents connect to it
     Gateway(Gateway),
+    /// Run the controllers of a cluster's custom resources
+    Controllers(crate::controllers::Controllers),
+    /// Do nothing until told to end: keeps a node's cores for sandboxes
+    #[command(hide = true)]
+    Pause,
 }
 
 /// What callers on TCP show, as `Authorization: Bearer ...`.
@@ -178,6 +183,10 @@ pub(crate) struct Gateway {
     /// Namespace of the job: whose tokens may use it, and whose it is at the action queue
     #[arg(long, value_name = "NAME")]
     pub(crate) namespace: Option<Namespace>,
+    /// Engines come and go by PUT /rollout/v1/workers, which the operator alone may call;
+    /// --engine is then needed for none
+    #[arg(long)]
+    pub(crate) workers_api: bool,
     /// The action queue: `unix:/path`, or HOST:PORT with --queue-key-file or
     /// --queue-token-file
     #[arg(long, value_name = "WHERE")]

@@ -6,9 +6,11 @@
 #![forbid(unsafe_code)]
 
 mod cli;
+mod controllers;
 mod gateway;
 mod logs;
 mod manifests;
+mod pause;
 mod queue;
 mod shutdown;
 mod standalone;
@@ -24,6 +26,8 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
             cli::Role::Standalone(args) => standalone::run(args).await,
             cli::Role::Queue(args) => queue::run(args).await,
             cli::Role::Gateway(args) => gateway::run(args).await,
+            cli::Role::Controllers(args) => controllers::run(args).await,
+            cli::Role::Pause => pause::run().await,
         }
     })
 }

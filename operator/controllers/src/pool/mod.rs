@@ -33,7 +33,7 @@ mod validate;
 pub(crate) use build::{Offer, held, pod_name};
 pub use claims::allows;
 pub use dedication::Kubelet;
-pub(crate) use nodes::{Size, is_reservation, serves};
+pub(crate) use nodes::{GPU, Requests, Size, has_ended, is_reservation, serves};
 pub(crate) use status::is_running;
 
 
