@@ -11,8 +11,10 @@ use super::{MAX_KINDS, PlanError, combinations, layers};
 const FEW: usize = 1 << 18;
 /// Up to here every combination is looked at where nothing else decides (256 MiB).
 const MANY: usize = 1 << 26;
-/// Combinations of the relaxation.
+/// Combinations of the relaxation, for every bound.
 const COARSE: usize = 1 << 12;
+/// Combinations of the relaxation where it has to save looking at many more.
+const FINE: usize = 1 << 18;
 /// Combinations in a layer while a good plan is sought.
 const NARROW: usize = 128;
 /// Combinations in a layer where nothing else decides.
@@ -87,21 +89,22 @@ fn best(fleet: &Fleet, sorted: &Sorted) -> Result<Chain, PlanError> {
         }
     });
     let low = relaxed.makespan;
-    let wide = |width: usize, bound: f64| {
+    let wide = |relaxation: &Coarse, width: usize, bound: f64| {
         let reach = Reach::tabulated(sorted, &fleet.kinds, bound);
-        match layers::cover(fleet, &reach, &coarse.needs(&reach), width) {
+        match layers::cover(fleet, &reach, &relaxation.needs(&reach), width) {
             layers::Outcome::Covered(steps) => Probe::Met(Chain::new(steps, sorted, &fleet.kinds)),
             layers::Outcome::Impossible => Probe::Missed(reach.next()),
             layers::Outcome::Undecided => Probe::Undecided,
         }
     };
-    let (good, _) = least(low, all, First::Low, |bound| wide(NARROW, bound));
+    let (good, _) = least(low, all, First::Low, |bound| wide(&coarse, NARROW, bound));
+    let fine = Coarse::new(fleet, FINE);
     let (best, proven) = least(low, good, First::High, |bound| {
         if size > MANY {
-            return wide(WIDE, bound);
+            return wide(&fine, WIDE, bound);
         }
         let reach = Reach::tabulated(sorted, &fleet.kinds, bound);
-        decide(fleet, sorted, &reach, &coarse.needs(&reach))
+        decide(fleet, sorted, &reach, &fine.needs(&reach))
     });
     if proven { Ok(best) } else { Err(PlanError::TooLarge) }
 }
