@@ -40,7 +40,7 @@ fi
 
 refused() { # ACCOUNT WHO-REFUSES KUBECTL-ARGUMENT...
   local said
-  said=$(as "$1" "${@:3}" 2>&1 </dev/null) && die "$1 may do what it must not: kubectl ${*:3}"
+  said=$(as "$1" "${@:3}" 2>&1) && die "$1 may do what it must not: kubectl ${*:3}"
   grep -qiE "$2" <<<"$said" || die "kubectl ${*:3} fails for $1 by another reason: $said"
 }
 role='cannot|forbidden: User'
@@ -49,7 +49,16 @@ policy=ValidatingAdmissionPolicy
 kubectl create namespace "$elsewhere" >/dev/null
 kubectl -n "$elsewhere" create secret generic theirs --from-literal=a=b >/dev/null
 kubectl -n "$elsewhere" create configmap theirs >/dev/null
-kubectl apply -f - >/dev/null <<END
+kubectl -n "$elsewhere" create -f - >/dev/null <<END
+apiVersion: v1
+kind: Pod
+metadata: {name: theirs}
+spec:
+  # It is there and never runs.
+  schedulingGates: [{name: example.com/never}]
+  containers: [{name: c, image: none}]
+END
+kubectl create -f - >/dev/null <<END
 apiVersion: v1
 kind: Node
 metadata: {name: rollwright-rights, labels: {theirs: "1"}}
@@ -74,30 +83,30 @@ refused $me "$role" delete node rollwright-rights
 refused $me "$role" -n "$elsewhere" create token default
 refused $me "$role" delete --raw "/api/v1/namespaces/$elsewhere/secrets"
 refused $me "$role" -n "$elsewhere" get --raw "/api/v1/namespaces/$elsewhere/pods/x/log"
+refused $me "$role" -n "$elsewhere" delete secret theirs
+refused $me "$role" -n "$elsewhere" delete configmap theirs
 refused $me "$role" delete crd rolloutjobs.rollwright.dev
 refused $me "$role" delete validatingadmissionpolicy rollwright-nodes
 refused $me "$role" -n kube-system delete lease kube-scheduler
 refused $me "$role" create -f - --raw "/api/v1/namespaces/$elsewhere/pods/x/exec"
 # Policies.
-refused $me $policy -n "$elsewhere" delete secret theirs
-refused $me $policy -n "$elsewhere" delete secrets --all
-refused $me $policy -n "$elsewhere" delete configmap theirs
-refused $me $policy -n "$elsewhere" label configmap theirs app.kubernetes.io/managed-by=rollwright
-refused $me $policy -n "$elsewhere" create configmap mine
-refused $me $policy label node rollwright-rights theirs=2 --overwrite
-refused $me $policy annotate node rollwright-rights mine=1
-refused $me $policy patch node rollwright-rights --type=merge -p '{"spec":{"unschedulable":true}}'
+applied() { # WHO MANIFEST: by server-side apply, as the controllers write
+  "${@:1:$#-1}" -n "$elsewhere" apply --server-side --force-conflicts --field-manager=rollwright -f - <<<"${*: -1}"
+}
+refused $me $policy -n "$elsewhere" delete pod theirs
+theirs() { echo "{apiVersion: v1, kind: $1, metadata: {name: theirs, labels: {app.kubernetes.io/managed-by: rollwright}}}"; }
+node() { echo "{apiVersion: v1, kind: Node, metadata: {name: rollwright-rights, $1}}"; }
+applied refused $me $policy "$(theirs Secret)"
+applied refused $me $policy "$(theirs ConfigMap)"
+applied refused $me $policy "{apiVersion: v1, kind: ConfigMap, metadata: {name: unlabelled}}"
+applied refused $me $policy "$(node 'labels: {theirs: "2"}')"
+applied refused $me $policy "$(node 'annotations: {mine: "1"}')"
+applied refused $me $policy "$(node '}, spec: {unschedulable: true')"
 
 # And it does what it is there for.
-as $me label node rollwright-rights rollwright.dev/pool=p rollwright.dev/agent=host >/dev/null
-as $me label node rollwright-rights rollwright.dev/pool- >/dev/null
+applied as $me "$(node 'labels: {rollwright.dev/pool: p, rollwright.dev/agent: host}')" >/dev/null
 for kind in ConfigMap Secret; do
-  as $me -n "$elsewhere" apply --server-side -f - >/dev/null <<END
-apiVersion: v1
-kind: $kind
-metadata: {name: ours, labels: {app.kubernetes.io/managed-by: rollwright}}
-END
+  applied as $me "{apiVersion: v1, kind: $kind, metadata: {name: ours, labels: {app.kubernetes.io/managed-by: rollwright}}}" >/dev/null
 done
-as $me -n "$elsewhere" delete secret/ours configmap/ours >/dev/null
 as $me get --raw /openid/v1/jwks >/dev/null
 say "the accounts may do what they should, and nothing else that was tried"
