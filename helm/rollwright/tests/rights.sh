@@ -89,7 +89,11 @@ refused $me "$role" delete crd rolloutjobs.rollwright.dev
 refused $me "$role" delete validatingadmissionpolicy rollwright-nodes
 refused $me "$role" -n kube-system delete lease kube-scheduler
 refused $me "$role" create -f - --raw "/api/v1/namespaces/$elsewhere/pods/x/exec"
-# Policies.
+# Policies, which are in force some time after they were made.
+for _ in $(seq 120); do
+  as $me -n "$elsewhere" create configmap probe --dry-run=server >/dev/null 2>&1 || break
+  sleep 0.5
+done
 applied() { # WHO MANIFEST: by server-side apply, as the controllers write
   "${@:1:$#-1}" -n "$elsewhere" apply --server-side --force-conflicts --field-manager=rollwright -f - <<<"${*: -1}"
 }
