@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::Path;
 use std::sync::OnceLock;
 
 use anyhow::{Context as _, anyhow};
@@ -71,6 +72,21 @@ impl Cluster {
         let config =
             kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?;
         Ok(kube::Client::try_from(config)?)
+    }
+
+    /// A program of this checkout, such as a script, with the cluster's `kubectl` and `helm`
+    /// first on its `PATH` and with all rights.
+    pub fn program(&self, path: &str) -> tokio::process::Command {
+        let state = self.lease.state();
+        let search = std::env::var("PATH").unwrap_or_default();
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let mut command = tokio::process::Command::new(root.join(path));
+        command
+            .current_dir(root)
+            .env("PATH", format!("{}/bin:{search}", state.display()))
+            .env("KUBECONFIG", state.join("kubeconfig"))
+            .kill_on_drop(true);
+        command
     }
 
     /// `kubectl` with all rights.

@@ -20,11 +20,13 @@ spec:
 pub async fn install_definitions(kubectl: &Kubectl) -> anyhow::Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let crds = format!("--filename={}", root.join("manifests/crds").display());
-    kubectl.run(&["apply", "--server-side", &crds]).await?;
+    // The chart may have brought them before.
+    let apply = ["apply", "--server-side", "--force-conflicts"];
+    kubectl.run(&[&apply[..], &[&crds]].concat()).await?;
     kubectl.run(&["wait", "--for=condition=Established", "--timeout=5m", &crds]).await?;
     let policies = root.join("helm/rollwright/files/admission");
     let policies = format!("--filename={}", policies.display());
-    kubectl.run(&["apply", "--server-side", &policies]).await?;
+    kubectl.run(&[&apply[..], &[&policies]].concat()).await?;
     until("the admission policies are in force", async || {
         Ok(match kubectl.apply_dry(REFUSED).await {
             Err(refusal) if refusal.to_string().contains("ValidatingAdmissionPolicy") => Ok(()),

@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod cluster;
+mod command;
 mod definitions;
 mod dump;
 mod kubectl;
@@ -17,6 +18,7 @@ mod release;
 mod wait;
 
 pub use cluster::{Cluster, test};
+pub use command::succeed;
 pub use definitions::install_definitions;
 pub use kubectl::Kubectl;
 pub use lease::{Lease, state_dir};

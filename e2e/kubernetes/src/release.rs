@@ -1,14 +1,14 @@
 //! The product as a user installs it: images, and the chart by helm.
 
 use std::env;
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::path::PathBuf;
 
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use tokio::process::Command;
 use tokio::sync::OnceCell;
 
 use crate::cluster::Cluster;
+use crate::command::succeed;
 
 /// The namespace of the release.
 pub const RELEASE: &str = "rollwright-system";
@@ -23,20 +23,16 @@ pub async fn install_release(cluster: &Cluster) -> anyhow::Result<()> {
 }
 
 async fn install(cluster: &Cluster) -> anyhow::Result<()> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let state = cluster.lease().state();
-    let archive = state.join("product.tar");
-    let mut images = Command::new(root.join("e2e/kubernetes/product-images.sh"));
+    let archive = cluster.lease().state().join("product.tar");
+    let mut images = cluster.program("e2e/kubernetes/product-images.sh");
     images.arg(&archive).arg(programs()?);
-    succeed(images).await?;
+    succeed(&mut images).await?;
     let mut import = Command::from(cluster.lease().command("ctr"));
     import.args(["--namespace=k8s.io", "images", "import"]).arg(&archive);
-    succeed(import).await?;
+    succeed(&mut import).await?;
 
-    let mut helm = Command::new(state.join("bin/helm"));
-    helm.env("KUBECONFIG", state.join("kubeconfig"))
-        .args(["upgrade", "--install", "rollwright"])
-        .arg(root.join("helm/rollwright"))
+    let mut helm = cluster.program("/usr/bin/env");
+    helm.args(["helm", "upgrade", "--install", "rollwright", "helm/rollwright"])
         // Other tests may have brought the definitions.
         .args(["--namespace", RELEASE, "--create-namespace", "--take-ownership"])
         .args(["--set", "image.repository=rollwright/rollwright"])
@@ -44,7 +40,7 @@ async fn install(cluster: &Cluster) -> anyhow::Result<()> {
         .arg(format!("--set=image.tag={TAG},agent.image.tag={TAG}"))
         // The cluster has no volumes to give.
         .args(["--set", "controllers.ephemeralStorage=true"]);
-    succeed(helm).await
+    succeed(&mut helm).await
 }
 
 /// Where cargo put the programs: beside the folder of this one.
@@ -55,18 +51,4 @@ fn programs() -> anyhow::Result<PathBuf> {
     let this = env::current_exe()?;
     let deps = this.parent().context("a program is in a folder")?;
     Ok(deps.parent().context("a test is in a folder of its own")?.to_owned())
-}
-
-async fn succeed(mut command: Command) -> anyhow::Result<()> {
-    let what = command.as_std().get_program().display().to_string();
-    let output =
-        command.stdin(Stdio::null()).kill_on_drop(true).output().await.context(what.clone())?;
-    ensure!(
-        output.status.success(),
-        "{what}: {}\n{}{}",
-        output.status,
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    );
-    Ok(())
 }

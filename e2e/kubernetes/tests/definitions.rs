@@ -79,14 +79,25 @@ fn field(sentence: &str) -> &str {
     }
 }
 
+/// Documents with their namespace replaced.
+fn in_namespace(name: &str, text: &str) -> String {
+    let line = |line: &str| match line.split_once("  namespace: ") {
+        Some(("", _)) => format!("  namespace: {name}\n"),
+        _ => format!("{line}\n"),
+    };
+    text.lines().map(line).collect()
+}
+
 #[test]
 fn the_samples_are_taken() -> anyhow::Result<()> {
     test("samples", async |namespace| {
         install_definitions(&namespace.kubectl()).await?;
         let mut seen = 0;
-        for file in [files("manifests/samples"), files("manifests/samples/standalone")].concat() {
-            let text = fs::read_to_string(&file)?
-                .replace("namespace: research", &format!("namespace: {}", namespace.name()));
+        let dir = repository("manifests/samples");
+        let folders = fs::read_dir(&dir)?.map(|entry| entry.unwrap().path());
+        let folders = folders.filter(|path| path.is_dir()).chain([dir.clone()]);
+        for file in folders.flat_map(|folder| files(folder.to_str().unwrap())) {
+            let text = in_namespace(namespace.name(), &fs::read_to_string(&file)?);
             namespace
                 .kubectl()
                 .apply_dry(&text)
@@ -94,7 +105,7 @@ fn the_samples_are_taken() -> anyhow::Result<()> {
                 .map_err(|error| error.context(file.display().to_string()))?;
             seen += text.split("\n---\n").count();
         }
-        ensure!(seen >= 10, "{seen} documents");
+        ensure!(seen >= 40, "{seen} documents");
         Ok(())
     })
 }
