@@ -175,7 +175,7 @@ spec:
                 # Puts the packet filter's rules around sandboxes with network.
                 - NET_ADMIN
                 - NET_RAW
-                # Moves processes of sandboxes between cgroups, which gives them other cores.
+                # Moves a sandbox's first process, which has rights of its own, on nodes with cgroup v2.
                 - SYS_NICE
                 # The entrypoint alone: it joins the node's cgroup namespace, where sandboxes
                 # are, and drops these three before the agent starts.
