@@ -4,6 +4,7 @@
   dashboard-queries.py              prints them, one JSON object {where, query} a line, with the
                                     variables filled in, ready for /api/v1/query
   dashboard-queries.py --check      checks that each metric they name is registered in the source
+  dashboard-queries.py --at URL     asks the Prometheus there, and fails where a query returns nothing
   dashboard-queries.py --window 5m  the time that rates are taken over (default 5m)
 """
 
@@ -11,6 +12,8 @@ import argparse
 import json
 import re
 import sys
+import urllib.parse
+import urllib.request
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -70,12 +73,26 @@ def registered(name):
     )
 
 
+def without_data(url, queries):
+    """Those that return no series at all; a quantile of nothing observed is NaN, and data."""
+    for where, query in queries:
+        address = f"{url}/api/v1/query?{urllib.parse.urlencode({'query': query})}"
+        with urllib.request.urlopen(address, timeout=30) as answer:
+            if not json.load(answer)["data"]["result"]:
+                yield f"{where}: nothing for {query}"
+
+
 def main():
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("--check", action="store_true")
+    arguments.add_argument("--at", metavar="URL")
     arguments.add_argument("--window", default="5m")
     arguments = arguments.parse_args()
     queries = [*dashboards(arguments.window)]
+    if arguments.at:
+        empty = list(without_data(arguments.at, queries))
+        print(f"{len(queries) - len(empty)} of {len(queries)} queries return data", *empty, sep="\n")
+        sys.exit(bool(empty))
     if not arguments.check:
         for where, query in queries:
             print(json.dumps({"where": where, "query": query}))
