@@ -39,6 +39,8 @@ pub mod stores;
 pub mod token;
 pub mod watch;
 
+#[cfg(test)]
+mod golden;
 mod run;
 mod server;
 mod startup;

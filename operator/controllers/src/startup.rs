@@ -16,12 +16,12 @@ use crate::watch::{Listeners, Watch, What, equal, same_version};
 
 /// The writing ends of all caches.
 pub(crate) struct Watches {
-    pools: Writer<rollwright_crds::ResourcePool>,
-    jobs: Writer<rollwright_crds::RolloutJob>,
-    queues: Writer<rollwright_crds::ActionQueue>,
-    rewards: Writer<rollwright_crds::RewardService>,
-    nodes: Writer<k8s_openapi::api::core::v1::Node>,
-    pods: Writer<k8s_openapi::api::core::v1::Pod>,
+    pub(crate) pools: Writer<rollwright_crds::ResourcePool>,
+    pub(crate) jobs: Writer<rollwright_crds::RolloutJob>,
+    pub(crate) queues: Writer<rollwright_crds::ActionQueue>,
+    pub(crate) rewards: Writer<rollwright_crds::RewardService>,
+    pub(crate) nodes: Writer<k8s_openapi::api::core::v1::Node>,
+    pub(crate) pods: Writer<k8s_openapi::api::core::v1::Pod>,
     stateful_sets: Writer<k8s_openapi::api::apps::v1::StatefulSet>,
     deployments: Writer<k8s_openapi::api::apps::v1::Deployment>,
     services: Writer<kube::core::PartialObjectMeta<k8s_openapi::api::core::v1::Service>>,

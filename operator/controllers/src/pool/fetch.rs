@@ -48,7 +48,7 @@ pub(super) fn seen(pool: &ResourcePool, context: &Context) -> Seen {
     gather(pool, &context.stores, &context.observed)
 }
 
-fn gather(pool: &ResourcePool, stores: &Stores, observed: &Observed) -> Seen {
+pub(super) fn gather(pool: &ResourcePool, stores: &Stores, observed: &Observed) -> Seen {
     let name = pool.metadata.name.as_deref().unwrap_or_default();
     let incumbent = pool.status.as_ref().and_then(|status| status.bound_to.as_ref());
     let claims =

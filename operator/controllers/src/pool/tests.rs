@@ -1,0 +1,287 @@
+
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::runtime::watcher::Event;
+use rollwright_crds::ResourcePool;
+use rollwright_crds::conditions::{reasons, types};
+use rollwright_crds::pool::{FreeChunks, ResourcePoolStatus};
+use serde_json::{Value, json};
+
+use super::build::Reservations;
+use super::validate::validate;
+use super::*;
+use crate::golden;
+use crate::observed::{NodeSnapshot, Observed, QueueSnapshot};
+use crate::settings::{Settings, Storage};
+use crate::startup::Watches;
+use crate::trim;
+
+fn settings() -> Settings {
+    Settings {
+        namespace: "rollwright".to_owned(),
+        image: "rollwright:1".to_owned(),
+        image_pull_policy: "IfNotPresent".to_owned(),
+        reservation_image: None,
+        storage: Storage::Ephemeral,
+    }
+}
+
+/// A cluster in memory: caches that a test fills.
+struct World {
+    watches: Watches,
+    stores: Stores,
+    observed: Observed,
+}
+
+impl World {
+    fn new() -> Self {
+        let (watches, stores) = Watches::open();
+        Self { watches, stores, observed: Observed::default() }
+    }
+
+    fn node(&mut self, name: &str, labels: &Value, allocatable: &Value) {
+        let mut node: Node = serde_json::from_value(json!({
+            "metadata": {"name": name, "labels": labels},
+            "status": {
+                "capacity": allocatable, "allocatable": allocatable,
+                "conditions": [{"type": "Ready", "status": "True"}],
+            },
+        }))
+        .unwrap();
+        trim::node(&mut node);
+        self.watches.nodes.apply_watcher_event(&Event::Apply(node));
+    }
+
+    fn pod(&mut self, pod: &Value) {
+        let mut pod: Pod = serde_json::from_value(pod.clone()).unwrap();
+        trim::pod(&mut pod);
+        self.watches.pods.apply_watcher_event(&Event::Apply(pod));
+    }
+
+    /// Somebody else's pod.
+    fn stranger(&mut self, name: &str, node: &str, requests: &Value) {
+        self.pod(&json!({
+            "metadata": {"name": name, "namespace": "web"},
+            "spec": {"nodeName": node,
+                "containers": [{"name": "c", "resources": {"requests": requests}}]},
+            "status": {"phase": "Running"},
+        }));
+    }
+
+    fn queue(&mut self, name: &str, pools: &Value) {
+        let queue = serde_json::from_value(json!({
+            "apiVersion": "rollwright.dev/v1alpha1", "kind": "ActionQueue",
+            "metadata": {"name": name, "namespace": "research",
+                "creationTimestamp": "2026-01-01T00:00:00Z"},
+            "spec": {"pools": pools},
+        }))
+        .unwrap();
+        self.watches.queues.apply_watcher_event(&Event::Apply(queue));
+    }
+
+    fn pool(&mut self, name: &str, spec: &Value) -> ResourcePool {
+        let pool: ResourcePool = serde_json::from_value(json!({
+            "apiVersion": "rollwright.dev/v1alpha1", "kind": "ResourcePool",
+            "metadata": {"name": name, "uid": format!("uid-{name}"), "generation": 1,
+                "creationTimestamp": "2026-01-01T00:00:00Z"},
+            "spec": spec,
+        }))
+        .unwrap();
+        self.watches.pools.apply_watcher_event(&Event::Apply(pool.clone()));
+        pool
+    }
+
+    /// One pass over a pool, without the API server.
+    fn pass(&self, pool: &ResourcePool) -> (Reservations, ResourcePoolStatus, Vec<Wish>) {
+        let validated = validate(pool).unwrap();
+        let seen = fetch::gather(pool, &self.stores, &self.observed);
+        let changes = build::reservations(pool, &validated, &seen, &settings());
+        let figures = status::figures(pool, &validated, &seen, &changes);
+        let wished = status::conditions(&validated, &seen, &changes);
+        (changes, figures, wished)
+    }
+}
+
+fn wish<'a>(wished: &'a [Wish], kind: &str) -> (bool, &'a str) {
+    let wish = wished.iter().find(|wish| wish.kind() == kind).unwrap();
+    (wish.holds(), wish.reason())
+}
+
+fn cpu_world() -> (World, ResourcePool) {
+    let mut world = World::new();
+    let size = json!({"cpu": "7900m", "memory": "15Gi"});
+    world.node("a", &json!({"role": "sandbox"}), &size);
+    world.node("b", &json!({"role": "web"}), &size);
+    let spec = json!({"cpu": {"nodeSelector": {"role": "sandbox"}, "reservedCores": 1}});
+    let pool = world.pool("cpu", &spec);
+    (world, pool)
+}
+
+/// The pod as the API server would show it.
+fn made(changes: &Reservations, phase: &str) -> Value {
+    let mut pod = serde_json::to_value(&changes.make[0]).unwrap();
+    pod["metadata"]["uid"] = json!("pod-uid");
+    pod["spec"]["nodeName"] = json!("a");
+    pod["status"] = json!({"phase": phase});
+    pod
+}
+
+#[test]
+fn an_unclaimed_pool_reserves_nothing() {
+    let (world, pool) = cpu_world();
+    let (changes, figures, wished) = world.pass(&pool);
+    assert!(changes.make.is_empty());
+    assert_eq!((figures.nodes, figures.capacity.cores), (1, 6));
+    assert_eq!(wish(&wished, types::BOUND), (false, reasons::NOT_CLAIMED));
+    assert_eq!(wish(&wished, types::READY), (true, reasons::AS_SPECIFIED));
+}
+
+#[test]
+fn a_claimed_pool_reserves_what_others_leave_and_keeps_it() {
+    let (mut world, pool) = cpu_world();
+    world.queue("tools", &json!(["cpu"]));
+    world.stranger("s", "a", &json!({"cpu": "1200m", "memory": "1Gi"}));
+    let (changes, _, wished) = world.pass(&pool);
+    golden::check("pool", "reservation", &changes.make);
+    assert_eq!(wish(&wished, types::READY), (false, reasons::WAITING_FOR_PODS));
+    assert_eq!(wish(&wished, types::NODE_NOT_DEDICATED), (true, reasons::OTHER_PODS_ON_NODE));
+
+    world.pod(&made(&changes, "Running"));
+    // More strangers do not shrink what sandboxes already live in.
+    world.stranger("t", "a", &json!({"cpu": "1"}));
+    let (changes, figures, wished) = world.pass(&pool);
+    assert_eq!((changes.make.len(), changes.delete.len()), (0, 0));
+    assert_eq!((figures.capacity.cores, figures.nodes), (5, 1));
+    assert_eq!(wish(&wished, types::READY), (true, reasons::AS_SPECIFIED));
+}
+
+#[test]
+fn a_reservation_goes_with_its_claim_its_node_its_settings_and_its_end() {
+    let claimed = || {
+        let (mut world, pool) = cpu_world();
+        world.queue("tools", &json!(["cpu"]));
+        let (changes, ..) = world.pass(&pool);
+        (world, pool, changes)
+    };
+    // Ended by itself.
+    let (mut world, pool, changes) = claimed();
+    world.pod(&made(&changes, "Failed"));
+    assert_eq!(world.pass(&pool).0.delete.len(), 1);
+    // The pool keeps more back.
+    let (mut world, _, changes) = claimed();
+    world.pod(&made(&changes, "Running"));
+    let spec = json!({"cpu": {"nodeSelector": {"role": "sandbox"}, "reservedCores": 2}});
+    let pool = world.pool("cpu", &spec);
+    let (later, ..) = world.pass(&pool);
+    assert_eq!((later.delete.len(), later.make.len()), (1, 0), "made again when it is gone");
+    // The node leaves.
+    let (mut world, pool, changes) = claimed();
+    world.pod(&made(&changes, "Running"));
+    world.node("a", &json!({"role": "web"}), &json!({"cpu": "8", "memory": "15Gi"}));
+    let (later, figures, wished) = world.pass(&pool);
+    assert_eq!((later.delete.len(), figures.nodes), (1, 0));
+    assert_eq!(wish(&wished, types::READY), (false, reasons::NO_NODES));
+    // The claim goes.
+    let (mut world, pool, changes) = claimed();
+    world.pod(&made(&changes, "Running"));
+    world.queue("tools", &json!(["another"]));
+    assert_eq!(world.pass(&pool).0.delete.len(), 1);
+}
+
+#[test]
+fn a_full_node_is_said_so() {
+    let (mut world, pool) = cpu_world();
+    world.queue("tools", &json!(["cpu"]));
+    world.stranger("s", "a", &json!({"cpu": "6500m"}));
+    let (changes, _, wished) = world.pass(&pool);
+    assert!(changes.make.is_empty());
+    assert_eq!(wish(&wished, types::READY), (false, reasons::NO_CAPACITY));
+}
+
+#[test]
+fn pools_that_share_nodes_both_say_so_and_the_node_serves_the_older() {
+    let (mut world, pool) = cpu_world();
+    world.queue("tools", &json!(["cpu", "all"]));
+    let all = world.pool("all", &json!({"cpu": {}}));
+    let bound = |mut pool: ResourcePool, world: &mut World| {
+        pool.status = Some(ResourcePoolStatus {
+            bound_to: world.pass(&pool).1.bound_to,
+            ..ResourcePoolStatus::default()
+        });
+        world.watches.pools.apply_watcher_event(&Event::Apply(pool.clone()));
+        pool
+    };
+    let pool = bound(pool, &mut world);
+    let all = bound(all, &mut world);
+    for pool in [&pool, &all] {
+        let (_, _, wished) = world.pass(pool);
+        assert_eq!(wish(&wished, types::OVERLAPS), (true, reasons::SHARED_NODES));
+    }
+    // Of the same age: the first by name.
+    assert_eq!(world.pass(&all).1.nodes, 2);
+    assert_eq!(world.pass(&pool).1.nodes, 0);
+}
+
+#[test]
+fn gpus_are_counted_from_what_pods_ask_for() {
+    let mut world = World::new();
+    let size = json!({"cpu": "64", "memory": "500Gi", "nvidia.com/gpu": "8"});
+    for node in ["g1", "g2"] {
+        world.node(node, &json!({"gpu": "h800"}), &size);
+    }
+    world.stranger("w", "g1", &json!({"nvidia.com/gpu": "3"}));
+    let pool = world.pool(
+        "h800",
+        &json!({"gpu": {"nodeSelector": {"gpu": "h800"}, "class": "h800", "gpusPerNode": 8,
+            "profile": {"tflops": 989, "hbm": "80Gi", "hbmTbps": 3.35}}}),
+    );
+    let (_, figures, wished) = world.pass(&pool);
+    assert_eq!((figures.capacity.gpus, figures.in_use.gpus), (16, 3));
+    let chunks = [(1, 1), (4, 1), (8, 1)].map(|(gpus, count)| FreeChunks { gpus, count });
+    assert_eq!(figures.free_chunks, chunks);
+    assert_eq!(figures.fragmentation, Some(0.077));
+    assert_eq!(wish(&wished, types::READY), (true, reasons::AS_SPECIFIED));
+}
+
+#[test]
+fn what_the_queue_says_is_taken_over() {
+    let (mut world, pool) = cpu_world();
+    world.queue("tools", &json!(["cpu"]));
+    let node = |node: &str| NodeSnapshot {
+        node: node.to_owned(),
+        connected: true,
+        cores: 3,
+        memory: 1 << 30,
+    };
+    let snapshot = QueueSnapshot { nodes: vec![node("a"), node("elsewhere")], ..Default::default() };
+    let key = ("research".to_owned(), "tools".to_owned());
+    world.observed.queues.put(key, snapshot);
+    let (_, figures, _) = world.pass(&pool);
+    assert_eq!(figures.in_use.cores, 3);
+    assert_eq!(figures.in_use.memory.map(|memory| memory.to_string()).as_deref(), Some("1Gi"));
+}
+
+#[test]
+fn a_change_marks_the_pools_that_it_concerns() {
+    let (mut world, pool) = cpu_world();
+    world.pool("other", &json!({"cpu": {"nodeSelector": {"role": "web"}}}));
+    let names = |what: What<'_>| {
+        let mut names: Vec<String> = Pools::affected(&Change { what, gone: false }, &world.stores)
+            .into_iter()
+            .map(|pool| pool.name)
+            .collect();
+        names.sort();
+        names.dedup();
+        names
+    };
+    assert_eq!(names(What::Pool(&pool)), ["cpu"]);
+    let mut pod: Pod = serde_json::from_value(json!({
+        "metadata": {"name": "p"}, "spec": {"nodeName": "b", "containers": []},
+    }))
+    .unwrap();
+    assert_eq!(names(What::Pod(&pod)), ["other"]);
+    pod.spec.as_mut().unwrap().node_name = None;
+    assert_eq!(names(What::Pod(&pod)), [""; 0]);
+    pod.metadata.owner_references = Some(owner::reference(&pool));
+    assert_eq!(names(What::Pod(&pod)), ["cpu"]);
+    assert_eq!(names(What::Everything), ["cpu", "other"]);
+}
