@@ -37,6 +37,9 @@ pub(crate) enum Command {
     /// Find an exact optimum.
     #[command(subcommand)]
     Plan(Plan),
+    /// See how a cluster would serve a workload.
+    #[command(subcommand)]
+    Simulate(Simulate),
 }
 
 /// What to plan.
@@ -72,6 +75,51 @@ Input, a JSON object (`degrees`: GPUs of a worker -> seconds for a token):
 
 Output with --json: {\"makespan_s\": 24.0, \"degrees\": [8,1], \"groups\": [[0],[1,2,3]]}")]
     Allocation(Source),
+}
+
+/// What to simulate.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Simulate {
+    /// Actions of trajectories on CPU nodes, GPUs and quotas.
+    #[command(after_help = "\
+Policies:
+  fixed:N         first come first served, each action on the largest of its units <= N
+  static:N        pods that own N cores from arrival to the end, replicas that stay
+  kubernetes:R:L  pods that reserve R cores, whose actions share the node up to L cores
+
+Cluster, a JSON object:
+  {\"pools\": [{\"name\":\"cpu\",\"kind\":\"cpu\",\"nodes\":5,\"cores\":256,\"memory_gib\":2400},
+             {\"name\":\"rm\",\"kind\":\"gpu\",\"nodes\":5,\"gpus\":8},
+             {\"name\":\"search\",\"kind\":\"quota\",\"concurrency\":64,\"per_period\":600,\"period_s\":60}],
+   \"services\": [{\"name\":\"judge\",\"pool\":\"rm\",\"degrees\":[4,8],\"restore_s\":1.2}]}
+
+Workload, one JSON object for each trajectory, on a line of its own:
+  {\"trajectory\":\"t1\",\"arrival_s\":0,\"memory_gib\":4,\"phases\":[{\"generate_s\":12.1},
+   {\"action\":{\"pool\":\"cpu\",\"units\":[1,2,4,8],\"duration_s\":120,\"serial\":0.05}}]}")]
+    Actions(Actions),
+}
+
+/// What runs where, and how.
+#[derive(Debug, Args)]
+pub(crate) struct Actions {
+    /// The cluster, `-` for standard input.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) cluster: PathBuf,
+    /// The workload, `-` for standard input.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) workload: PathBuf,
+    /// How actions are given units.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) policy: String,
+    /// For policies that draw lots; none of today's does.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) seed: u64,
+    /// Also write every action as a trace that Chrome and Perfetto show.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trace: Option<PathBuf>,
+    /// Print one JSON object instead of a table.
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// Where the input is, and how to answer.

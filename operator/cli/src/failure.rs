@@ -12,7 +12,12 @@ pub enum Failure {
     /// The input was refused: exit status 2.
     Input(InputError),
     /// The answer could not be written: exit status 1.
-    Output(io::Error),
+    Output {
+        /// Where to.
+        to: String,
+        /// Why.
+        error: io::Error,
+    },
 }
 
 impl Failure {
@@ -20,7 +25,7 @@ impl Failure {
     pub fn exit_code(&self) -> ExitCode {
         match self {
             Self::Input(_) => ExitCode::from(2),
-            Self::Output(_) => ExitCode::FAILURE,
+            Self::Output { .. } => ExitCode::FAILURE,
         }
     }
 }
@@ -35,7 +40,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Input(error) => error.fmt(f),
-            Self::Output(error) => write!(f, "standard output: {error}"),
+            Self::Output { to, error } => write!(f, "{to}: {error}"),
         }
     }
 }

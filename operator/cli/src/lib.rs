@@ -1,5 +1,4 @@
-//! The kubectl plug-in: plans at the command line, by the same code that the running
-//! roles plan with.
+//! The kubectl plug-in: plans and simulations at the command line.
 #![forbid(unsafe_code)]
 
 mod command;
@@ -7,15 +6,21 @@ mod failure;
 pub mod input;
 mod plan;
 mod report;
+mod simulate;
 
 use std::io::{Read, Write};
 
 pub use command::Cli;
+use command::{Command, Simulate};
 pub use failure::Failure;
 
 /// Runs one command. Nothing is written to `out` unless all went well.
 pub fn run(cli: &Cli, stdin: &mut impl Read, out: &mut impl Write) -> Result<(), Failure> {
-    let command::Command::Plan(plan) = &cli.command;
-    let text = plan::run(plan, stdin)?;
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(Failure::Output)
+    let text = match &cli.command {
+        Command::Plan(plan) => plan::run(plan, stdin)?,
+        Command::Simulate(Simulate::Actions(args)) => simulate::actions(args, stdin)?,
+    };
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .map_err(|error| Failure::Output { to: "standard output".to_owned(), error })
 }

@@ -40,7 +40,7 @@ fn plan(what: &str, input: &[u8], as_json: bool) -> Result<String, String> {
             assert!(out.is_empty());
             Err(error.to_string())
         }
-        Err(Failure::Output(error)) => panic!("{error}"),
+        Err(failure @ Failure::Output { .. }) => panic!("{failure}"),
     }
 }
 
