@@ -63,6 +63,38 @@ impl Capacity {
     }
 }
 
+/// How an instance that only prefills, or only decodes, hands KV over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Disaggregation {
+    /// Its part (SGLang's `--disaggregation-mode`). A vLLM instance with a connector does
+    /// what a request says, whatever its part.
+    pub part: Part,
+    /// The port of its side channel on 127.0.0.1; 0 = any free one (vLLM's
+    /// `VLLM_NIXL_SIDE_CHANNEL_PORT`, SGLang's `--disaggregation-bootstrap-port`).
+    pub port: u16,
+    /// How long one side waits for the other, and KV is kept.
+    pub timeout: Duration,
+    /// vLLM's `kv_load_failure_policy`: KV that does not come is computed; else its request
+    /// fails.
+    pub recompute: bool,
+}
+
+impl Disaggregation {
+    /// An instance of this part, with the limits of real engines.
+    pub fn of(part: Part) -> Self {
+        Self { part, port: 0, timeout: Duration::from_mins(5), recompute: false }
+    }
+}
+
+/// The part of an instance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// It prefills.
+    Prefill,
+    /// It decodes.
+    Decode,
+}
+
 /// A fixed reply for the benchmarks of proxies: no scheduler, least CPU a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fast {
@@ -112,6 +144,8 @@ pub struct Config {
     pub script: Option<Arc<dyn Script>>,
     /// The fixed reply of benchmarks, on the generation routes.
     pub fast: Option<Fast>,
+    /// It shares generations with other instances.
+    pub disaggregation: Option<Disaggregation>,
 }
 
 impl Default for Config {
@@ -130,6 +164,7 @@ impl Default for Config {
             keep_ignores_clear_cache: false,
             script: None,
             fast: None,
+            disaggregation: None,
         }
     }
 }

@@ -35,6 +35,8 @@ pub enum ViolationKind {
     DiscardedWeights,
     /// The cache was to be flushed while requests needed it.
     FlushWhileRunning,
+    /// The KV of another prompt was handed over.
+    WrongKv,
 }
 
 /// One break of a rule.
@@ -65,6 +67,8 @@ pub enum Outcome {
     Closed,
     /// The engine was killed or restarted.
     Lost,
+    /// Its KV could not be handed over.
+    Failed,
 }
 
 /// One request for generation (one for each of `n` choices).
@@ -88,6 +92,8 @@ pub struct RequestRecord {
     pub prompt_tokens: usize,
     /// Of them, found in the prefix cache when it was first admitted.
     pub cached_tokens: usize,
+    /// Of them, whose KV came from another instance.
+    pub transferred_tokens: usize,
     /// Tokens made.
     pub tokens: usize,
     /// Weight versions that made them, in order, the first 16.
@@ -198,6 +204,7 @@ mod tests {
             outcome: Outcome::Running,
             prompt_tokens: 0,
             cached_tokens: 0,
+            transferred_tokens: 0,
             tokens: 0,
             versions: Vec::new(),
             preemptions: 0,

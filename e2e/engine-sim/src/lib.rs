@@ -32,11 +32,12 @@ mod ledger;
 mod policy;
 mod script;
 mod server;
+mod side_channel;
 mod template;
 mod text;
 mod tokenizer;
 
-pub use config::{Capacity, Config, Dialect, Fast, Latency};
+pub use config::{Capacity, Config, Dialect, Disaggregation, Fast, Latency, Part};
 pub use fault::{Fault, FaultKind};
 pub use ledger::{CallRecord, Outcome, RequestRecord, Violation, ViolationKind};
 pub use policy::{ContextHash, Policy, Sample, logprob, version_of_logprob};

@@ -1,5 +1,7 @@
 //! What the simulated model generates: a hash of the context in the place of a network.
 
+use serde::{Deserialize, Serialize};
+
 use crate::tokenizer::{MESSAGE_END, Token};
 
 /// The letters of generated text, so that it is valid UTF-8 and readable in a log.
@@ -27,7 +29,7 @@ pub struct Sample {
 }
 
 /// The hash of a context, extended one token at a time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ContextHash(u64);
 
 impl ContextHash {

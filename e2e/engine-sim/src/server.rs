@@ -7,13 +7,15 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
-use crate::config::Config;
+use crate::config::{Config, Disaggregation};
 use crate::connection::{Acceptor, Connection, Connections};
 use crate::engine::Engine;
 use crate::fault::Fault;
 use crate::http::{App, router};
 use crate::ledger::{CallRecord, RequestRecord, Violation};
+use crate::side_channel;
 
 /// How long an orderly end waits for answers under way.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
@@ -39,6 +41,7 @@ pub struct EngineSim {
     stop: CancellationToken,
     server: Option<JoinHandle<()>>,
     scheduler: JoinHandle<()>,
+    side: Option<AbortOnDropHandle<()>>,
 }
 
 impl EngineSim {
@@ -50,7 +53,18 @@ impl EngineSim {
         let addr = listener.local_addr().map_err(listen)?;
         let stop = CancellationToken::new();
         let connections = Connections::default();
-        let engine = Engine::new(config);
+        let side = match config.disaggregation {
+            Some(Disaggregation { port, .. }) => {
+                let listen = |source| StartError::Listen { port, source };
+                Some(TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await.map_err(listen)?)
+            }
+            None => None,
+        };
+        let side_addr = side.as_ref().map(TcpListener::local_addr).transpose().map_err(listen)?;
+        let engine = Engine::new(config, side_addr);
+        let side = side.map(|listener| {
+            AbortOnDropHandle::new(tokio::spawn(side_channel::serve(Arc::clone(&engine), listener)))
+        });
         let app = App::new(Arc::clone(&engine), connections.clone());
         let service = router(Arc::clone(&app)).into_make_service_with_connect_info::<Connection>();
         let stopped = stop.clone().cancelled_owned();
@@ -62,7 +76,7 @@ impl EngineSim {
             }
         });
         let scheduler = tokio::spawn(engine.run());
-        Ok(Self { addr, app, stop, server: Some(server), scheduler })
+        Ok(Self { addr, app, stop, server: Some(server), scheduler, side })
     }
 
     /// `http://127.0.0.1:PORT`, without a slash at its end.
@@ -73,6 +87,11 @@ impl EngineSim {
     /// Where it listens.
     pub fn addr(&self) -> SocketAddr {
         self.addr
+    }
+
+    /// The port where other instances find it, if it shares generations.
+    pub fn side_port(&self) -> Option<u16> {
+        self.app.engine.side.map(|side| side.port())
     }
 
     /// Ends it in good order: what runs is answered first, for ten seconds at most.
@@ -91,6 +110,9 @@ impl EngineSim {
             server.abort();
         }
         self.scheduler.abort();
+        if let Some(side) = &self.side {
+            side.abort();
+        }
         self.app.engine.lose_all();
         self.app.connections.reset_all(None);
     }

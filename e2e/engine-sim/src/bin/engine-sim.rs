@@ -8,7 +8,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, anyhow};
 use clap::{Parser, ValueEnum};
 use rollwright_engine_sim::{
-    Capacity, Config, Dialect, EngineSim, Fast, Fault, Latency, Script, ScriptFile,
+    Capacity, Config, Dialect, Disaggregation, EngineSim, Fast, Fault, Latency, Part, Script,
+    ScriptFile,
 };
 
 /// A SIMULATOR of the HTTP interfaces of vLLM and SGLang: no model, no GPU, no result of a
@@ -65,6 +66,20 @@ struct Args {
     /// `/pause?mode=keep` keeps the KV cache whatever `clear_cache` says
     #[arg(long)]
     keep_ignores_clear_cache: bool,
+    /// It only prefills, or only decodes, and hands KV over (vLLM: it has a connector; what it
+    /// does is what a request says)
+    #[arg(long, value_enum)]
+    disaggregation: Option<PartArg>,
+    /// Port on 127.0.0.1 of its side channel (SGLang's bootstrap server); 0 = any free one,
+    /// which is printed on the second line
+    #[arg(long, default_value_t = 0, requires = "disaggregation")]
+    side_channel_port: u16,
+    /// How long one side of a handover waits for the other, in milliseconds
+    #[arg(long, default_value_t = 300_000.0, requires = "disaggregation")]
+    transfer_timeout_ms: f64,
+    /// What becomes of a request whose KV does not come (vLLM's `kv_load_failure_policy`)
+    #[arg(long, value_enum, default_value = "fail", requires = "disaggregation")]
+    kv_load_failure: LostKv,
     /// Added to every time to first token, in milliseconds
     #[arg(long, default_value_t = 0.0)]
     ttft_ms: f64,
@@ -107,6 +122,20 @@ enum DialectArg {
     Openai,
 }
 
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum PartArg {
+    Prefill,
+    Decode,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum LostKv {
+    /// It fails
+    Fail,
+    /// It is computed
+    Recompute,
+}
+
 const EXAMPLES: &str = r#"Script lines (the first whose conditions all hold replies):
   {"contains": "2 + 2", "text": "4"}
   {"task": "FrozenLake", "turn": 0, "texts": ["left", "right"]}
@@ -127,6 +156,7 @@ What only a simulator has:
 Examples:
   engine-sim --dialect sglang --port 30000 --script replies.jsonl
   engine-sim --ttft-ms 20 --prefill-rate 8000 --step-ms 8 --max-num-seqs 16 --kv-tokens 20000
+  engine-sim --dialect sglang --disaggregation prefill --side-channel-port 8998
   engine-sim --fast --reply-bytes 200 --stream-tokens 50 --stream-interval-ms 10
   engine-sim --fault '{"fault":"server_error","times":2}'"#;
 
@@ -144,6 +174,9 @@ async fn main() -> Result<()> {
     }
     let mut out = std::io::stdout();
     writeln!(out, "engine-sim (a simulator, no model) listening on {}", engine.url())?;
+    if let Some(port) = engine.side_port() {
+        writeln!(out, "side channel on 127.0.0.1:{port}")?;
+    }
     out.flush()?;
     stopped().await?;
     engine.stop().await;
@@ -159,6 +192,18 @@ fn config(args: Args) -> Result<Config> {
         reply_bytes: args.reply_bytes,
         stream_tokens: args.stream_tokens,
         stream_interval: millis("--stream-interval-ms", args.stream_interval_ms)?,
+    };
+    let disaggregation = match args.disaggregation {
+        None => None,
+        Some(part) => Some(Disaggregation {
+            part: match part {
+                PartArg::Prefill => Part::Prefill,
+                PartArg::Decode => Part::Decode,
+            },
+            port: args.side_channel_port,
+            timeout: millis("--transfer-timeout-ms", args.transfer_timeout_ms)?,
+            recompute: matches!(args.kv_load_failure, LostKv::Recompute),
+        }),
     };
     Ok(Config {
         dialect: match args.dialect {
@@ -191,6 +236,7 @@ fn config(args: Args) -> Result<Config> {
         keep_ignores_clear_cache: args.keep_ignores_clear_cache,
         script,
         fast: args.fast.then_some(fast),
+        disaggregation,
     })
 }
 

@@ -31,6 +31,11 @@ impl Refusal {
         Self { status: 400, message: message.into() }
     }
 
+    pub(crate) fn handover() -> Self {
+        let message = "The KV cache of the prompt could not be handed over.";
+        Self { status: 500, message: message.into() }
+    }
+
     pub(crate) fn full(message: impl Into<String>) -> Self {
         Self { status: 503, message: message.into() }
     }

@@ -8,8 +8,10 @@ mod schedule;
 mod sequence;
 #[cfg(test)]
 mod tests;
+mod transfer;
 mod weights;
 
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -18,6 +20,7 @@ use tokio::time::{Instant, sleep_until};
 
 pub(crate) use control::{Pause, Refusal, SleepRequest};
 pub(crate) use sequence::{Finish, Generated, Generation, Request};
+pub(crate) use transfer::{Handover, Kv, Wanted};
 
 use crate::config::Config;
 use crate::kv::PrefixCache;
@@ -26,6 +29,7 @@ use crate::policy::Policy;
 use control::Residence;
 use schedule::Next;
 use sequence::Sequence;
+use transfer::Transfers;
 use weights::Weights;
 
 /// Steps that a clock which cannot sleep so briefly may owe before they are forgiven.
@@ -42,6 +46,8 @@ pub(crate) struct Engine {
     wake: Notify,
     /// A sequence has left: a drain may be over.
     left: Notify,
+    /// Where other instances find it.
+    pub(crate) side: Option<SocketAddr>,
 }
 
 /// Everything behind the lock.
@@ -55,6 +61,7 @@ pub(crate) struct State {
     /// Where the weights and the KV cache are.
     residence: Residence,
     weights: Weights,
+    transfers: Transfers,
     pub(crate) ledger: Ledger,
     /// The number of the next sequence; also the order of arrival.
     next: u64,
@@ -86,13 +93,14 @@ pub(crate) struct Load {
 
 impl Engine {
     /// An engine at rest; [`Self::run`] drives it.
-    pub(crate) fn new(config: Config) -> Arc<Self> {
+    pub(crate) fn new(config: Config, side: Option<SocketAddr>) -> Arc<Self> {
         let state = State::new(&config);
         Arc::new(Self {
             config,
             state: Mutex::new(state),
             wake: Notify::new(),
             left: Notify::new(),
+            side,
         })
     }
 
@@ -201,6 +209,7 @@ impl State {
             pause: None,
             residence: Residence::default(),
             weights: Weights::new(config.version),
+            transfers: Transfers::default(),
             ledger: Ledger::default(),
             next: 0,
             prefill_free: Instant::now(),

@@ -7,6 +7,7 @@ use tokio::time::Instant;
 use super::sequence::{Finish, Generated, Sequence};
 use super::{Pause, State};
 use crate::config::Config;
+use crate::kv::Hit;
 use crate::ledger::{Outcome, ViolationKind};
 use crate::policy::{Sample, logprob};
 use crate::tokenizer::MESSAGE_END;
@@ -69,6 +70,7 @@ impl State {
             };
             let first = (0..self.waiting.len())
                 .filter(|&index| self.waiting[index].number < until)
+                .filter(|&index| self.may_start(&self.waiting[index]))
                 .min_by_key(|&index| key(&self.waiting[index]));
             let Some(first) = first else { return };
             let need = self.waiting[first].context.len() + 1;
@@ -83,7 +85,13 @@ impl State {
 
     /// Prefills a sequence.
     fn start(&mut self, config: &Config, mut sequence: Sequence, now: Instant) {
-        let hit = self.cache.lookup(&sequence.context);
+        let mut hit = self.cache.lookup(&sequence.context);
+        let remote = sequence.remote.take();
+        if let Some(version) = remote {
+            // All but the last token, which is always computed.
+            let tokens = sequence.context.len().saturating_sub(1);
+            hit = Hit { tokens, oldest: Some(version) };
+        }
         self.totals.cache_queries += sequence.context.len() as u64;
         self.totals.cache_hits += hit.tokens as u64;
         sequence.output.admitted(hit.tokens);
@@ -91,11 +99,13 @@ impl State {
             && record.tokens == 0
         {
             record.cached_tokens = hit.tokens;
+            record.transferred_tokens = remote.map_or(0, |_| hit.tokens);
         }
         let version = self.weights.version();
         sequence.kv_version = Some(hit.oldest.map_or(version, |oldest| oldest.min(version)));
         let mut prefill = Duration::ZERO;
-        if config.latency.prefill_rate > 0.0 {
+        // What is left of a prompt whose KV has come is a decode step.
+        if config.latency.prefill_rate > 0.0 && remote.is_none() {
             let tokens = (sequence.context.len() - hit.tokens) as f64;
             prefill = Duration::from_secs_f64(tokens / config.latency.prefill_rate);
         }
@@ -175,7 +185,12 @@ impl State {
         sequence.context.push(sample.token);
         self.totals.generated_tokens += 1;
         self.ledger.made(sequence.record, version);
-        let finish = finish(config, sequence);
+        let mut finish = finish(config, sequence);
+        if finish.is_some()
+            && !Self::hand_over(&mut self.transfers, sequence, config.disaggregation)
+        {
+            finish = Some(Finish::Failed);
+        }
         let Sample { token, logprob } = sample;
         sequence.output.push(Generated { token, logprob }, finish);
         finish

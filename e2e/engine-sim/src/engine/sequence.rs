@@ -4,8 +4,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
 
-use super::{Engine, Refusal};
+use super::{Engine, Handover, Refusal};
 use crate::ledger::{Outcome, RequestRecord, ViolationKind};
 use crate::policy::ContextHash;
 use crate::script::Cue;
@@ -32,6 +33,7 @@ pub(crate) struct Request {
     pub(crate) priority: i64,
     /// Lower is earlier, whatever the dialect's polarity.
     pub(crate) rank: i64,
+    pub(crate) handover: Handover,
 }
 
 /// A generated token.
@@ -50,6 +52,8 @@ pub(crate) enum Finish {
     StopString(usize),
     Length,
     Abort,
+    /// Its KV could not be handed over.
+    Failed,
 }
 
 impl Finish {
@@ -58,6 +62,7 @@ impl Finish {
             Self::End(_) | Self::StopString(_) => Outcome::Stop,
             Self::Length => Outcome::Length,
             Self::Abort => Outcome::Abort,
+            Self::Failed => Outcome::Failed,
         }
     }
 }
@@ -82,6 +87,10 @@ pub(super) struct Sequence {
     /// The version of which stale KV was reported already.
     pub(super) reported: Option<u64>,
     pub(super) output: Arc<Output>,
+    /// The weights that made the KV that came from another instance.
+    pub(super) remote: Option<u64>,
+    /// Waits for the other instance.
+    pub(super) _meeting: Option<AbortOnDropHandle<()>>,
 }
 
 /// What was generated so far: no more than the request's limit of tokens.
@@ -227,6 +236,7 @@ impl Engine {
             outcome: Outcome::Running,
             prompt_tokens: request.prompt.len(),
             cached_tokens: 0,
+            transferred_tokens: 0,
             tokens: 0,
             versions: Vec::new(),
             preemptions: 0,
@@ -247,6 +257,8 @@ impl Engine {
             kv_version: None,
             reported: None,
             output: Arc::clone(&output),
+            remote: None,
+            _meeting: self.meet(number, &request.handover),
             request,
         });
         drop(state);

@@ -77,7 +77,7 @@ proptest! {
     ) {
         let capacity = Capacity { slots, kv_tokens, block: 2, ..Capacity::default() };
         let config = Config { capacity, priority_scheduling, mean_tokens: 15, ..Config::default() };
-        let engine = Engine::new(config.clone());
+        let engine = Engine::new(config.clone(), None);
         let mut open: Vec<Option<(Generation, Vec<Token>, usize)>> = Vec::new();
         for act in acts {
             match act {

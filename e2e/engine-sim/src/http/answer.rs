@@ -7,13 +7,17 @@ use serde_json::{Map, Value, json};
 
 use super::App;
 use super::openai::{Api, Shape};
+use super::refusal::refuse;
 use crate::config::Dialect;
-use crate::engine::{Finish, Generated, Generation};
+use crate::engine::{Finish, Generated, Generation, Refusal};
 use crate::text::{TextStream, ToolCall, token_name};
 use crate::tokenizer::{Token, Tokenizer};
 
 pub(super) async fn respond(app: &App, shape: &Shape, generations: Vec<Generation>) -> Response {
     let ended = join_all(generations.into_iter().map(Generation::all)).await;
+    if ended.iter().any(|(_, finish, _)| *finish == Finish::Failed) {
+        return refuse(shape.dialect, &Refusal::handover());
+    }
     let cached = ended.first().map_or(0, |(_, _, cached)| *cached);
     let generated = ended.iter().map(|(tokens, _, _)| tokens.len()).sum();
     let choices: Vec<Value> = ended
@@ -27,6 +31,9 @@ pub(super) async fn respond(app: &App, shape: &Shape, generations: Vec<Generatio
     body.insert("usage".into(), usage(shape, generated, cached));
     if shape.token_ids && shape.api == Api::Chat {
         body.insert("prompt_token_ids".into(), json!(shape.prompt));
+    }
+    if shape.dialect == Dialect::Vllm {
+        body.insert("kv_transfer_params".into(), app.engine.kept_params(&shape.id));
     }
     if shape.dialect == Dialect::Sglang {
         let metadata = json!({"weight_version": app.engine.weight_label()});
@@ -80,6 +87,7 @@ pub(super) fn finish_reason(finish: Finish) -> &'static str {
         Finish::End(_) | Finish::StopString(_) => "stop",
         Finish::Length => "length",
         Finish::Abort => "abort",
+        Finish::Failed => "error",
     }
 }
 

@@ -11,11 +11,12 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::answer::{ids, whole_text};
+use super::handover::{self, Bootstrap};
 use super::openai::{OneOrMany, check_ids};
 use super::refusal::refuse_plain;
-use super::stream::{event, event_stream};
+use super::stream::{event, event_stream, failed};
 use super::{App, Shared, TRAJECTORY_HEADERS, header};
-use crate::engine::{Finish, Generated, Generation, Refusal, Request};
+use crate::engine::{Finish, Generated, Generation, Handover, Refusal, Request};
 use crate::text::TextStream;
 use crate::tokenizer::{Token, Tokenizer};
 
@@ -29,6 +30,8 @@ pub(super) struct Body {
     rid: Option<String>,
     return_logprob: Option<bool>,
     priority: Option<i64>,
+    #[serde(flatten)]
+    bootstrap: Bootstrap,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -67,6 +70,9 @@ pub(super) async fn generate(
     };
     if !streamed {
         let (tokens, finish, cached) = generation.all().await;
+        if finish == Finish::Failed {
+            return refuse_plain(&Refusal::handover());
+        }
         let label = app.engine.weight_label();
         return Json(output(&shape, &tokens, Some(finish), cached, &label)).into_response();
     }
@@ -76,6 +82,9 @@ pub(super) async fn generate(
         async move {
             let (mut generation, mut tokens, shape) = state?;
             let (new, finish) = generation.next().await;
+            if finish == Some(Finish::Failed) {
+                return Some((failed(), None));
+            }
             tokens.extend(new);
             let label = app.engine.weight_label();
             let body = output(&shape, &tokens, finish, generation.cached(), &label);
@@ -108,6 +117,9 @@ fn begin(app: &App, headers: &HeaderMap, body: Body) -> Result<(Shape, Generatio
         no_trim: params.no_stop_trim == Some(true),
     };
     let room = config.capacity.longest().saturating_sub(prompt.len());
+    let handover = handover::of_sglang(app, body.bootstrap)?;
+    let gives = matches!(handover, Handover::Give { .. });
+    let most = if gives { 1 } else { params.max_new_tokens.unwrap_or(128) };
     let request = Request {
         id: shape.id.clone(),
         rid: body.rid,
@@ -115,7 +127,7 @@ fn begin(app: &App, headers: &HeaderMap, body: Body) -> Result<(Shape, Generatio
         trajectory: header(headers, &TRAJECTORY_HEADERS).map(Into::into),
         task: header(headers, &["x-rollwright-task"]).map(Into::into),
         prompt,
-        max_tokens: params.max_new_tokens.unwrap_or(128).clamp(1, room.max(1)),
+        max_tokens: most.clamp(1, room.max(1)),
         min_tokens: params.min_new_tokens.unwrap_or(0),
         ignore_end: params.ignore_eos == Some(true),
         stop: stops,
@@ -124,6 +136,7 @@ fn begin(app: &App, headers: &HeaderMap, body: Body) -> Result<(Shape, Generatio
         priority,
         // Higher is earlier in SGLang.
         rank: -priority,
+        handover,
     };
     Ok((shape, app.engine.submit(request)?, body.stream == Some(true)))
 }
@@ -140,7 +153,7 @@ fn output(
         Finish::End(token) => json!({"type": "stop", "matched": token}),
         Finish::StopString(index) => json!({"type": "stop", "matched": shape.stops.get(index)}),
         Finish::Length => json!({"type": "length", "length": tokens.len()}),
-        Finish::Abort => {
+        Finish::Abort | Finish::Failed => {
             json!({"type": "abort", "message": "Aborted", "status_code": null, "err_type": null})
         }
     });

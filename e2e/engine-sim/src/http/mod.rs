@@ -2,6 +2,7 @@
 
 mod answer;
 mod generate;
+mod handover;
 mod metrics;
 mod openai;
 mod refusal;

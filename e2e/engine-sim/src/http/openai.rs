@@ -8,10 +8,11 @@ use axum::response::Response;
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::handover::{self, Bootstrap, KvTransfer};
 use super::refusal::refuse;
 use super::{App, Shared, TRAJECTORY_HEADERS, answer, header, stream};
 use crate::config::Dialect;
-use crate::engine::{Generation, Refusal, Request};
+use crate::engine::{Generation, Handover, Refusal, Request};
 use crate::template;
 use crate::text::TextStream;
 use crate::tokenizer::{MESSAGE_END, Token, Tokenizer, VOCABULARY};
@@ -49,6 +50,9 @@ pub(super) struct Body {
     request_id: Option<String>,
     rid: Option<String>,
     echo: Option<bool>,
+    kv_transfer_params: Option<KvTransfer>,
+    #[serde(flatten)]
+    bootstrap: Bootstrap,
 }
 
 #[derive(Debug, Deserialize)]
@@ -152,7 +156,15 @@ fn begin(
         Api::Chat => chat_prompt(&body)?,
         Api::Completions => completion_prompt(body.prompt.take())?,
     };
-    let max_tokens = max_tokens(app, &body, api, prompt.len())?;
+    let mut max_tokens = max_tokens(app, &body, api, prompt.len())?;
+    let handover = match config.dialect {
+        Dialect::Vllm => handover::of_vllm(app, body.kv_transfer_params.take()),
+        Dialect::Sglang => handover::of_sglang(app, std::mem::take(&mut body.bootstrap))?,
+        Dialect::OpenAi => Handover::None,
+    };
+    if matches!(handover, Handover::Give { .. }) {
+        max_tokens = 1;
+    }
     let priority = body.priority.unwrap_or(0);
     if priority != 0 && config.dialect == Dialect::Vllm && !config.priority_scheduling {
         return Err(Refusal::bad(format!(
@@ -212,11 +224,13 @@ fn begin(
         seed: body.seed.unwrap_or(0).cast_unsigned(),
         priority,
         rank: if config.dialect == Dialect::Vllm { priority } else { -priority },
+        handover,
     };
     let generations = (0..choices as u64)
         .map(|choice| {
             let seed = request.seed.wrapping_add(choice);
-            app.engine.submit(Request { seed, ..request.clone() })
+            let handover = handover::of_choice(&request.handover, choice);
+            app.engine.submit(Request { seed, handover, ..request.clone() })
         })
         .collect::<Result<_, _>>()?;
     Ok((shape, generations, body.stream == Some(true)))

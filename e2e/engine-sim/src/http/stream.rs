@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use super::answer::{envelope, finish_reason, ids, logprobs, stop_reason, tool_calls, usage};
 use super::openai::{Api, Shape};
-use crate::engine::{Finish, Generated, Generation};
+use crate::engine::{Finish, Generated, Generation, Refusal};
 use crate::text::TextStream;
 
 /// One choice as it is streamed.
@@ -94,11 +94,20 @@ fn chunks(choice: Choice) -> impl Stream<Item = Chunk> {
             return Some((Chunk { event, tokens: 0, cached: 0 }, Some(choice)));
         }
         let (tokens, finish) = choice.generation.next().await;
+        if finish == Some(Finish::Failed) {
+            return Some((Chunk { event: failed(), tokens: 0, cached: 0 }, None));
+        }
         let event = piece(&mut choice, &tokens, finish);
         choice.begun = true;
         let chunk = Chunk { event, tokens: tokens.len(), cached: choice.generation.cached() };
         Some((chunk, finish.is_none().then_some(choice)))
     })
+}
+
+/// The end of a stream whose KV could not be handed over.
+pub(super) fn failed() -> Bytes {
+    let message = Refusal::handover().message;
+    event(&json!({"error": {"message": message, "type": "InternalServerError", "code": 500}}))
 }
 
 fn role(choice: &Choice) -> Bytes {
