@@ -64,7 +64,7 @@ test: deps-test init test-images ## Run all tests, on a real Docker engine and a
 	$(MAKE) test-kubernetes
 
 .PHONY: test-kubernetes
-test-kubernetes: deps-cluster cluster-binaries ## Run the tests on a real Kubernetes alone
+test-kubernetes: deps-cluster cluster-binaries init engine ## Run the tests on a real Kubernetes alone
 	cargo build --locked --workspace --bins
 	cargo test --locked -p rollwright-e2e-kubernetes --no-fail-fast
 

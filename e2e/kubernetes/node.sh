@@ -64,7 +64,7 @@ join() {
 # Removes what a cluster that is down left behind. Its processes are gone with their namespace.
 leave() {
   local hierarchy
-  rm -rf "$1"/{var,upper,work,images,socket,kubeconfig}
+  rm -rf "$1"/{var,upper,work,images,*.tar,socket,kubeconfig}
   for hierarchy in $(hierarchies); do
     [ ! -d "$hierarchy/$2" ] || find "$hierarchy/$2" -depth -type d -exec rmdir {} \; || true
   done

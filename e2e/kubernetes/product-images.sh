@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Makes the product's images and those of its simulators from built programs, on this machine's
-# Docker engine. Usage: product-images.sh ARCHIVE DIR
-#   ARCHIVE   where to write them, as containerd imports them
-#   DIR       holds rollwright, rollwright-agent and engine-sim, as cargo leaves them
+# Docker engine. Usage: product-images.sh PROGRAMS DIR
+#   PROGRAMS  holds rollwright, rollwright-agent and engine-sim, as cargo leaves them
+#   DIR       gets product.tar for the pods, and sandboxes.tar for the node's Docker engine
 set -euo pipefail
-archive=$1 programs=$2
+programs=$1 dir=$2
 cd "$(dirname "$0")/../.."
 . scripts/lib.sh
 
@@ -21,11 +21,15 @@ cp "${ROLLWRIGHT_INIT:-target/quick/rollwright-init}" "$work/rollwright-init" 2>
 docker/build.sh --prebuilt "$work" --tag e2e
 mkdir "$work/simulators"
 mv "$work/engine-sim" "$work/simulators"
+cp e2e/kubernetes/engine-sim.sh "$work/simulators/vllm"
+cp /bin/busybox "$work/simulators"
 docker build -q -f - -t rollwright/engine-sim:e2e "$work/simulators" >/dev/null <<'END'
 FROM rollwright/base:local
-COPY engine-sim /usr/local/bin/engine-sim
+COPY busybox /bin/
+COPY engine-sim vllm /usr/local/bin/
+ENV PATH=/usr/local/bin:/bin
 USER 65532:65532
-ENTRYPOINT ["/usr/local/bin/engine-sim"]
 END
-docker save -o "$archive.new" rollwright/rollwright:e2e rollwright/rollwright-agent:e2e rollwright/engine-sim:e2e
-mv "$archive.new" "$archive"
+docker save -o "$dir/product.tar" rollwright/rollwright:e2e rollwright/rollwright-agent:e2e rollwright/engine-sim:e2e
+scripts/busybox-image.sh
+docker save -o "$dir/sandboxes.tar" rollwright/busybox:local

@@ -89,6 +89,15 @@ impl Cluster {
         command
     }
 
+    /// The address of a name, as the cluster's DNS says it.
+    pub async fn resolve(&self, name: &str) -> anyhow::Result<String> {
+        let mut getent = tokio::process::Command::from(self.lease.command("getent"));
+        let output = getent.args(["ahostsv4", name]).output().await?;
+        let text = String::from_utf8(output.stdout)?;
+        let address = text.split_whitespace().next();
+        Ok(address.with_context(|| format!("no address of {name}"))?.to_owned())
+    }
+
     /// `kubectl` with all rights.
     pub fn kubectl(&self) -> Kubectl {
         Kubectl::new(self.lease.state())

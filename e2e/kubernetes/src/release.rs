@@ -23,13 +23,15 @@ pub async fn install_release(cluster: &Cluster) -> anyhow::Result<()> {
 }
 
 async fn install(cluster: &Cluster) -> anyhow::Result<()> {
-    let archive = cluster.lease().state().join("product.tar");
+    let state = cluster.lease().state();
     let mut images = cluster.program("e2e/kubernetes/product-images.sh");
-    images.arg(&archive).arg(programs()?);
-    succeed(&mut images).await?;
+    succeed(images.arg(programs()?).arg(state)).await?;
     let mut import = Command::from(cluster.lease().command("ctr"));
-    import.args(["--namespace=k8s.io", "images", "import"]).arg(&archive);
+    import.args(["--namespace=k8s.io", "images", "import"]).arg(state.join("product.tar"));
     succeed(&mut import).await?;
+    let mut load = Command::from(cluster.lease().command("docker"));
+    load.args(["load", "--input"]).arg(state.join("sandboxes.tar"));
+    succeed(&mut load).await?;
 
     let mut helm = cluster.program("/usr/bin/env");
     helm.args(["helm", "upgrade", "--install", "rollwright", "helm/rollwright"])

@@ -1,0 +1,82 @@
+//! JSON over HTTP, as an agent or a trainer speaks it.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use k8s_openapi::api::core::v1::{Secret, Service};
+use reqwest::{Client, Method};
+use serde_json::Value;
+
+use crate::namespace::Namespace;
+
+/// A service of ours, called with a bearer token.
+#[derive(Clone, Debug)]
+pub struct Http {
+    client: Client,
+    base: String,
+    token: String,
+}
+
+impl Http {
+    /// The gateway of a job, with the key that the controllers made for it.
+    pub async fn gateway(namespace: &Namespace, job: &str) -> anyhow::Result<Self> {
+        let secret = namespace.api::<Secret>().get(&format!("{job}-api-key")).await?;
+        let key = secret.data.unwrap_or_default().remove("api-key").context("no key")?;
+        Self::service(namespace, &format!("{job}-gateway"), 9470, String::from_utf8(key.0)?).await
+    }
+
+    /// An action queue, with a token of the namespace's default account.
+    pub async fn queue(namespace: &Namespace, queue: &str) -> anyhow::Result<Self> {
+        let create = ["create", "token", "default", "--audience=rollwright", "--duration=2h"];
+        let token = namespace.kubectl().run(&create).await?.trim_end().to_owned();
+        Self::service(namespace, &format!("{queue}-queue"), 9460, token).await
+    }
+
+    async fn service(
+        namespace: &Namespace,
+        name: &str,
+        port: u16,
+        token: String,
+    ) -> anyhow::Result<Self> {
+        let service = namespace.api::<Service>().get(name).await?;
+        let address = service.spec.and_then(|spec| spec.cluster_ip).context("no address")?;
+        // Without one (`None`) its pods are found by name.
+        let address = match address.as_str() {
+            "None" => {
+                namespace.cluster().resolve(&format!("{name}.{}.svc", namespace.name())).await?
+            }
+            address => address.to_owned(),
+        };
+        let client = Client::builder().no_proxy().timeout(Duration::from_mins(3)).build()?;
+        Ok(Self { client, base: format!("http://{address}:{port}"), token })
+    }
+
+    /// Posts a document and returns the answer; with streams of lines of JSON, the last one.
+    pub async fn post(&self, path: &str, body: &Value) -> anyhow::Result<Value> {
+        self.call(Method::POST, path, Some(body)).await
+    }
+
+    /// Gets a document.
+    pub async fn get(&self, path: &str) -> anyhow::Result<Value> {
+        self.call(Method::GET, path, None).await
+    }
+
+    async fn call(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> anyhow::Result<Value> {
+        let mut request = self.client.request(method, format!("{}{path}", self.base));
+        request = request.bearer_auth(&self.token);
+        if let Some(body) = body {
+            request = request.json(body);
+        }
+        let response = request.send().await.context(path.to_owned())?;
+        let status = response.status();
+        let text = response.text().await?;
+        ensure!(status.is_success(), "{path}: {status}: {text}");
+        let last = text.trim_end().lines().next_back().unwrap_or("null");
+        serde_json::from_str(last).with_context(|| format!("{path}: {text}"))
+    }
+}
