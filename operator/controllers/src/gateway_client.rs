@@ -161,7 +161,7 @@ static HTTP: LazyLock<Http> = LazyLock::new(|| {
     let mut connector = HttpConnector::new();
     connector.set_connect_timeout(Some(Duration::from_secs(3)));
     Client::builder(TokioExecutor::new())
-        .pool_idle_timeout(Duration::from_secs(60))
+        .pool_idle_timeout(Duration::from_mins(1))
         .pool_max_idle_per_host(1)
         .build(connector)
 });
@@ -172,8 +172,8 @@ impl GatewayClient<'_> {
         &self,
         workers: &[WishedWorker],
     ) -> Result<Vec<WorkerState>, GatewayError> {
-        let body = serde_json::to_vec(&WishedSet { workers })
-            .map_err(|fault| self.malformed(&fault))?;
+        let body =
+            serde_json::to_vec(&WishedSet { workers }).map_err(|fault| self.malformed(&fault))?;
         let states: States = self.ask(Method::PUT, "/rollout/v1/workers", body).await?;
         Ok(states.workers)
     }
@@ -202,9 +202,7 @@ impl GatewayClient<'_> {
             .map_err(|fault| self.malformed(&fault))?;
         let answer = tokio::time::timeout(LONGEST, self.answer(request));
         match call::outside(answer).await {
-            Ok(answer) => {
-                serde_json::from_slice(&answer?).map_err(|fault| self.malformed(&fault))
-            }
+            Ok(answer) => serde_json::from_slice(&answer?).map_err(|fault| self.malformed(&fault)),
             Err(_) => Err(GatewayError::TimedOut { address: self.address.clone() }),
         }
     }

@@ -92,7 +92,8 @@ async fn an_answer_without_end_is_cut_off() {
             Ok::<_, std::convert::Infallible>(chunk.clone())
         }))
     };
-    let address = serve(Router::new().route("/rollout/v1/status", get(async move || endless()))).await;
+    let address =
+        serve(Router::new().route("/rollout/v1/status", get(async move || endless()))).await;
     let (_dir, token) = token("t");
     let client = GatewayClient { address, token: Some(&token) };
     assert_eq!(client.status().await.unwrap_err().category(), "GatewayUnreachable");

@@ -64,13 +64,13 @@ fn vllm(model: &Model, engine: &Engine, place: Place) -> CommandLine {
     };
     let args = &mut line.args;
     flag(args, "--host", "0.0.0.0");
-    flag(args, "--port", engine.port);
+    flag(args, "--port", engine.port.to_string());
     flag(args, "--served-model-name", served(model));
-    flag(args, "--tensor-parallel-size", place.degree);
+    flag(args, "--tensor-parallel-size", place.degree.to_string());
     flag(args, "--scheduling-policy", "priority");
     args.push("--enable-sleep-mode".into());
     if let Some(tokens) = model.max_tokens {
-        flag(args, "--max-model-len", tokens);
+        flag(args, "--max-model-len", tokens.to_string());
     }
     if let Some(method) = &engine.quantization {
         flag(args, "--quantization", method);
@@ -87,10 +87,10 @@ fn vllm(model: &Model, engine: &Engine, place: Place) -> CommandLine {
         line.env.push(("VLLM_NIXL_SIDE_CHANNEL_PORT", HANDSHAKE_PORT.to_string()));
     }
     if place.nodes > 1 {
-        flag(args, "--nnodes", place.nodes);
+        flag(args, "--nnodes", place.nodes.to_string());
         flag(args, "--node-rank", "$(LWS_WORKER_INDEX)");
         flag(args, "--master-addr", "$(LWS_LEADER_ADDRESS)");
-        flag(args, "--master-port", RENDEZVOUS_PORT);
+        flag(args, "--master-port", RENDEZVOUS_PORT.to_string());
         if !place.leads {
             args.push("--headless".into());
         }
@@ -106,14 +106,14 @@ fn sglang(model: &Model, engine: &Engine, place: Place) -> CommandLine {
     let args = &mut line.args;
     flag(args, "--model-path", &model.path);
     flag(args, "--host", "0.0.0.0");
-    flag(args, "--port", engine.port);
+    flag(args, "--port", engine.port.to_string());
     flag(args, "--served-model-name", served(model));
-    flag(args, "--tp-size", place.degree);
+    flag(args, "--tp-size", place.degree.to_string());
     args.push("--enable-priority-scheduling".into());
     args.push("--enable-memory-saver".into());
     args.push("--enable-metrics".into());
     if let Some(tokens) = model.max_tokens {
-        flag(args, "--context-length", tokens);
+        flag(args, "--context-length", tokens.to_string());
     }
     if let Some(method) = &engine.quantization {
         flag(args, "--quantization", method);
@@ -122,12 +122,12 @@ fn sglang(model: &Model, engine: &Engine, place: Place) -> CommandLine {
         Role::Mixed => {}
         Role::Prefill => {
             flag(args, "--disaggregation-mode", "prefill");
-            flag(args, "--disaggregation-bootstrap-port", BOOTSTRAP_PORT);
+            flag(args, "--disaggregation-bootstrap-port", BOOTSTRAP_PORT.to_string());
         }
         Role::Decode => flag(args, "--disaggregation-mode", "decode"),
     }
     if place.nodes > 1 {
-        flag(args, "--nnodes", place.nodes);
+        flag(args, "--nnodes", place.nodes.to_string());
         flag(args, "--node-rank", "$(LWS_WORKER_INDEX)");
         flag(args, "--dist-init-addr", format!("$(LWS_LEADER_ADDRESS):{RENDEZVOUS_PORT}"));
     }
@@ -138,23 +138,9 @@ fn served(model: &Model) -> &str {
     model.served_name.as_deref().unwrap_or(&model.path)
 }
 
-fn flag(args: &mut Vec<String>, name: &str, value: impl ToString) {
+fn flag(args: &mut Vec<String>, name: &str, value: impl Into<String>) {
     args.push(name.to_owned());
-    args.push(value.to_string());
-}
-
-/// Where an engine of this kind says that it can serve.
-pub fn health_path(kind: EngineType) -> &'static str {
-    match kind {
-        EngineType::Vllm | EngineType::SGLang => "/health",
-        // What every such server has; it may be slow to say yes, but never says it too early.
-        EngineType::OpenAI => "/v1/models",
-    }
-}
-
-/// Ports beside its own that workers of a job speak to each other on.
-pub fn peer_ports(nodes: usize, role: Role) -> bool {
-    nodes > 1 || role != Role::Mixed
+    args.push(value.into());
 }
 
 #[cfg(test)]

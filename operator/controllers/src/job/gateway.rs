@@ -97,8 +97,7 @@ pub fn endpoint(namespace: &str, job: &str) -> String {
 /// Builds all of it.
 pub fn build(facts: &Facts<'_>) -> Result<Objects, serde_yaml::Error> {
     let documents = manifests::documents(facts)?;
-    let hash = crate::apply::hash(&documents);
-    let hash: String = hash[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+    let hash = short_hash(&documents);
     Ok(Objects {
         claim: facts.claim(),
         config: facts.config(documents),
@@ -121,6 +120,12 @@ pub fn api_key(namespace: &str, job: &str, owner: &OwnerReference, key: Vec<u8>)
     };
     let data = BTreeMap::from([(API_KEY.to_owned(), ByteString(key))]);
     Secret { metadata, data: Some(data), ..Secret::default() }
+}
+
+/// The beginning of a hash of what is built, in hexadecimal.
+pub(super) fn short_hash<T: serde::Serialize>(built: &T) -> String {
+    let first = crate::apply::hash(built).first_chunk().copied().unwrap_or_default();
+    format!("{:016x}", u64::from_be_bytes(first))
 }
 
 impl Facts<'_> {

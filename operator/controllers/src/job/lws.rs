@@ -1,4 +1,4 @@
-//! A worker over several nodes, as a LeaderWorkerSet of one group: pure.
+//! A worker over several nodes, as a `LeaderWorkerSet` of one group: pure.
 //!
 //! Field names as in `leaderworkerset.x-k8s.io/v1`; the API is not ours and need not be
 //! installed, so the object is built as JSON.

@@ -1,4 +1,4 @@
-//! RolloutJob: its generation workers and its gateway.
+//! `RolloutJob`: its generation workers and its gateway.
 //!
 //! Five steps: fetch what the job names and what there is; validate; plan and build (pure);
 //! apply; status. Nothing is kept between two passes but what the API server keeps: that a
@@ -37,6 +37,8 @@ mod apply;
 pub mod converge;
 pub mod engine;
 mod fetch;
+#[cfg(test)]
+mod fixtures;
 pub mod fleet;
 pub mod gateway;
 mod lws;
@@ -54,7 +56,7 @@ const LATER: Duration = Duration::from_secs(15);
 /// After a look at a cache that lags.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// The controller of RolloutJobs.
+/// The controller of `RolloutJob`s.
 #[derive(Debug)]
 pub struct RolloutJobs;
 
@@ -144,7 +146,7 @@ impl Controller for RolloutJobs {
     }
 
     async fn reconcile(job: Arc<RolloutJob>, context: Arc<Context>) -> Result<Action, JobError> {
-        match pass(&job, &context).await {
+        match Box::pin(pass(&job, &context)).await {
             // Nothing can be made there any more, and what there is goes with the namespace.
             Err(JobError::Call(error)) if error.is_terminating() => Ok(Action::await_change()),
             Err(JobError::CacheLags) => Ok(Action::requeue(AGAIN)),
@@ -253,7 +255,8 @@ async fn pass(job: &RolloutJob, context: &Context) -> Result<Action, JobError> {
     taken?;
 
     let waits = planned.iter().any(|(plan, _)| !plan.waiting.is_empty());
-    let soon = steps.unfinished || state.is_err() || issuer.is_none();
+    let silent = problems.is_empty() && (state.is_err() || issuer.is_none());
+    let soon = steps.unfinished || silent;
     Ok(match (soon, waits || !seen.is_empty()) {
         (true, _) => Action::requeue(SOON),
         (false, true) => Action::requeue(LATER),
@@ -402,9 +405,8 @@ fn worth_an_event(wish: &Wish, first: bool) -> Option<(&'static str, bool)> {
 async fn announce(job: &RolloutJob, context: &Context, seen: &[Seen], steps: &Steps) {
     for step in &steps.steps {
         let (converge::Step::Drain(name) | converge::Step::Delete(name)) = step else { continue };
-        let given_up = |seen: &&Seen| {
-            seen.worker.name == *name && seen.worker.stage == Stage::Failing
-        };
+        let given_up =
+            |seen: &&Seen| seen.worker.name == *name && seen.worker.stage == Stage::Failing;
         let Some(seen) = seen.iter().find(given_up) else { continue };
         let trouble = seen.trouble.as_deref().unwrap_or("it does not become ready");
         let note = format!(

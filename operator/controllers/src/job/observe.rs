@@ -63,14 +63,14 @@ pub fn worker(
 ) -> Option<Seen> {
     let kind = kind_of(pod)?;
     let places = nodes_of(pod);
-    let state = heard.workers.as_ref().and_then(|workers| workers.get(name));
-    let status = pod.status.as_ref();
-    let ready = status.and_then(|status| status.conditions.as_ref()).is_some_and(|conditions| {
+    let said = heard.workers.as_ref().and_then(|workers| workers.get(name));
+    let kubelet = pod.status.as_ref();
+    let ready = kubelet.and_then(|status| status.conditions.as_ref()).is_some_and(|conditions| {
         conditions.iter().any(|of| of.type_ == "Ready" && of.status == "True")
     });
-    let ip = status.and_then(|status| status.pod_ip.clone()).filter(|ip| !ip.is_empty());
+    let ip = kubelet.and_then(|status| status.pod_ip.clone()).filter(|ip| !ip.is_empty());
     let draining = draining_since(pod);
-    let phase = status.and_then(|status| status.phase.as_deref()).unwrap_or("Pending");
+    let phase = kubelet.and_then(|status| status.phase.as_deref()).unwrap_or("Pending");
     let lost = !places.is_empty() && !places.iter().any(|place| nodes.contains_key(place));
     let stage = if pod.metadata.deletion_timestamp.is_some() {
         Stage::Leaving
@@ -80,7 +80,7 @@ pub fn worker(
         Stage::Draining
     } else if !ready && restarts(pod) >= MOST_RESTARTS {
         Stage::Failing
-    } else if ready && (heard.workers.is_none() || state.is_some_and(serves)) {
+    } else if ready && (heard.workers.is_none() || said.is_some_and(serves)) {
         Stage::Serving
     } else {
         Stage::Starting
@@ -90,17 +90,16 @@ pub fn worker(
         Some(since) => {
             let over = clock.now.duration_since(since).unsigned_abs() >= clock.drain;
             let drained =
-                state.is_none_or(|state| state.state == "drained" && state.in_flight == 0);
+                said.is_none_or(|worker| worker.state == "drained" && worker.in_flight == 0);
             (heard_now && (drained || over)) || (clock.suspended && over) || ip.is_none()
         }
-        None => ip.is_none() || (heard_now && state.is_none()),
+        None => ip.is_none() || (heard_now && said.is_none()),
     };
     let labels = pod.metadata.labels.as_ref();
     let current = labels.and_then(|all| all.get(TEMPLATE)) == Some(&template(&kind));
-    let worker =
-        Worker { name: name.to_owned(), kind, nodes: places, stage, current, idle };
+    let worker = Worker { name: name.to_owned(), kind, nodes: places, stage, current, idle };
     let trouble = if ready { None } else { trouble(pod) };
-    let version = state.and_then(|state| state.version);
+    let version = said.and_then(|worker| worker.version);
     Some(Seen { worker, ip, started: started(pod), trouble, version })
 }
 

@@ -253,8 +253,7 @@ impl<'a> Planner<'a> {
 
     fn note_fallback(&mut self, want: &Want, rank: usize) {
         if rank > 0 {
-            let fallback =
-                Fallback { from: want.pools[0].clone(), to: want.pools[rank].clone() };
+            let fallback = Fallback { from: want.pools[0].clone(), to: want.pools[rank].clone() };
             *self.plan.fallbacks.entry(fallback).or_default() += 1;
         }
     }

@@ -3,11 +3,9 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::jiff::Timestamp;
-use rollwright_crds::conditions::{Condition, reasons, types};
-use rollwright_crds::job::{
-    DegreeCount, Phase, Plan as Chosen, RolloutJobStatus, WorkerCount,
-};
 use rollwright_crds::RolloutJob;
+use rollwright_crds::conditions::{Condition, reasons, types};
+use rollwright_crds::job::{DegreeCount, Phase, Plan as Chosen, RolloutJobStatus, WorkerCount};
 
 use super::fleet::{Kind, Stage, Worker};
 use super::gateway;
@@ -120,8 +118,7 @@ fn counts(outcome: &Outcome<'_>) -> Vec<WorkerCount> {
     for seen in outcome.serving() {
         of.entry(key(&seen.worker.kind)).or_default().1 += 1;
     }
-    let count =
-        |((pool, degree), (wanted, ready))| WorkerCount { pool, degree, wanted, ready };
+    let count = |((pool, degree), (wanted, ready))| WorkerCount { pool, degree, wanted, ready };
     of.into_iter().map(count).collect()
 }
 
@@ -226,8 +223,12 @@ fn ready(job: &RolloutJob, outcome: &Outcome<'_>, workers: &[WorkerCount]) -> Wi
 }
 
 fn progressing(outcome: &Outcome<'_>) -> Wish {
-    let waiting: u32 =
-        outcome.plan.iter().flat_map(|(plan, _)| &plan.waiting).map(|(kind, n)| kind.degree * n).sum();
+    let waiting: u32 = outcome
+        .plan
+        .iter()
+        .flat_map(|(plan, _)| &plan.waiting)
+        .map(|(kind, n)| kind.degree * n)
+        .sum();
     let failing = outcome.seen.iter().filter(|seen| seen.worker.stage == Stage::Failing).count();
     let troubles: Vec<String> = outcome
         .seen

@@ -14,13 +14,13 @@ const LONGEST_NAME: usize = 46;
 /// What a job names, as far as it is there.
 #[derive(Clone, Debug, Default)]
 pub struct Named {
-    /// ResourcePools.
+    /// `ResourcePool`s.
     pub pools: BTreeMap<Name, ResourcePool>,
     /// The queue that runs its tools, and those of its rewards, by namespace and name.
     pub queues: BTreeMap<(String, Name), ActionQueue>,
-    /// RewardServices.
+    /// `RewardService`s.
     pub rewards: BTreeMap<Name, RewardService>,
-    /// The API server knows LeaderWorkerSets.
+    /// The API server knows `LeaderWorkerSet`s.
     pub groups: bool,
 }
 
@@ -39,8 +39,7 @@ pub fn named_pools(spec: &RolloutJobSpec) -> Vec<&Name> {
     let adaptive = spec.allocation.adaptive.iter().flat_map(|adaptive| &adaptive.pools);
     let apart = spec.disaggregation.iter();
     let apart = apart.flat_map(|apart| [&apart.prefill_pool, &apart.decode_pool]);
-    let mut all: Vec<&Name> =
-        fixed.map(|group| &group.pool).chain(adaptive).chain(apart).collect();
+    let mut all: Vec<&Name> = fixed.map(|group| &group.pool).chain(adaptive).chain(apart).collect();
     all.sort();
     all.dedup();
     all
@@ -109,16 +108,16 @@ pub fn problems(job: &RolloutJob, named: &Named) -> Vec<Problem> {
                 ),
             );
         }
-        if let Some(queue) = queue_of(&service.spec) {
-            if !named.queues.contains_key(&(namespace.to_owned(), queue.clone())) {
-                say(
-                    reasons::QUEUE_NOT_FOUND,
-                    format!(
-                        "RewardService `{reward}` runs on ActionQueue `{namespace}/{queue}`, \
-                         which is not there"
-                    ),
-                );
-            }
+        if let Some(queue) = queue_of(&service.spec)
+            && !named.queues.contains_key(&(namespace.to_owned(), queue.clone()))
+        {
+            say(
+                reasons::QUEUE_NOT_FOUND,
+                format!(
+                    "RewardService `{reward}` runs on ActionQueue `{namespace}/{queue}`, which is \
+                     not there"
+                ),
+            );
         }
     }
     found
@@ -149,7 +148,9 @@ fn pool_problems(
     if !allowed.is_empty() && !allowed.iter().any(|other| other.as_str() == namespace) {
         say(
             reasons::NAMESPACE_NOT_ALLOWED,
-            format!("ResourcePool `{name}` leaves namespace `{namespace}` out of allowedNamespaces"),
+            format!(
+                "ResourcePool `{name}` leaves namespace `{namespace}` out of allowedNamespaces"
+            ),
         );
     }
     let owner = pool.status.as_ref().and_then(|status| status.bound_to.as_ref());
@@ -209,7 +210,9 @@ fn is_label(name: &str) -> bool {
     let bytes = name.as_bytes();
     bytes.first().is_some_and(u8::is_ascii_lowercase)
         && bytes.last().is_some_and(|last| *last != b'-')
-        && bytes.iter().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || *byte == b'-')
+        && bytes
+            .iter()
+            .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || *byte == b'-')
 }
 
 #[cfg(test)]

@@ -76,14 +76,21 @@ impl Template<'_> {
             kind.degree,
             kind.role.as_str()
         ]);
-        let digest = Sha256::digest(facts.to_string());
-        digest[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+        super::gateway::short_hash(&facts)
     }
 
     /// What of the engine a worker's pod depends on: `slots` and `reloadPath` are the gateway's.
     fn engine_facts(&self) -> serde_json::Value {
         let Engine {
-            kind, image, args, env, secret_env, quantization, port, slots: _, reload_path: _,
+            kind,
+            image,
+            args,
+            env,
+            secret_env,
+            quantization,
+            port,
+            slots: _,
+            reload_path: _,
         } = self.engine;
         serde_json::json!([kind, image, args, env, secret_env, quantization, port])
     }
@@ -243,11 +250,8 @@ impl Template<'_> {
     fn volumes(&self) -> Vec<Volume> {
         // The processes of one engine share memory; Docker's 64 MiB are too little.
         let memory = EmptyDirVolumeSource { medium: Some("Memory".into()), size_limit: None };
-        let mut volumes = vec![Volume {
-            name: "shm".into(),
-            empty_dir: Some(memory),
-            ..Volume::default()
-        }];
+        let mut volumes =
+            vec![Volume { name: "shm".into(), empty_dir: Some(memory), ..Volume::default() }];
         if let Some(volume) = &self.model.volume {
             volumes.push(Volume {
                 name: "model".into(),

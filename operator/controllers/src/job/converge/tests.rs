@@ -47,12 +47,8 @@ impl World {
 
     /// Degrees and counts.
     fn want(&mut self, wants: &[(u32, u32)]) {
-        let want = |&(degree, count)| Want {
-            role: Role::Mixed,
-            degree,
-            pools: vec![name("a")],
-            count,
-        };
+        let want =
+            |&(degree, count)| Want { role: Role::Mixed, degree, pools: vec![name("a")], count };
         self.wants = wants.iter().map(want).collect();
     }
 
@@ -115,8 +111,8 @@ impl World {
             Step::Delete(name) => {
                 assert!(!plan.kept.contains(name), "{name} was to stay");
                 let worker = self.worker(name);
-                let may = worker.stage == Stage::Ended
-                    || (worker.idle && worker.stage != Stage::Serving);
+                let may =
+                    worker.stage == Stage::Ended || (worker.idle && worker.stage != Stage::Serving);
                 assert!(may && worker.stage != Stage::Leaving, "{worker:?}");
                 worker.stage = Stage::Leaving;
             }

@@ -12,7 +12,7 @@ use super::Facts;
 use crate::job::engine::{self, Place};
 use crate::job::fleet::Role;
 
-/// Key of the manifests in the ConfigMap, and name of the file.
+/// Key of the manifests in the `ConfigMap`, and name of the file.
 pub(super) const FILE: &str = "manifests.yaml";
 
 /// All documents as one file.
@@ -138,10 +138,11 @@ fn degrees_only(allocation: &Allocation) -> Allocation {
 
 /// Class and profile: what affinities are decided by.
 fn gpu_pool(pool: &ResourcePool) -> ResourcePool {
-    let gpu = pool.spec.gpu.as_ref().map(|gpu| GpuPool {
-        node_selector: std::collections::BTreeMap::new(),
-        ..gpu.clone()
-    });
+    let gpu = pool
+        .spec
+        .gpu
+        .as_ref()
+        .map(|gpu| GpuPool { node_selector: std::collections::BTreeMap::new(), ..gpu.clone() });
     let spec = ResourcePoolSpec {
         cpu: pool.spec.cpu.clone(),
         gpu,

@@ -69,7 +69,7 @@ impl Facts<'_> {
             readiness_probe: Some(self.probe(5)),
             liveness_probe: Some(Probe { failure_threshold: Some(6), ..self.probe(10) }),
             resources: Some(ResourceRequirements {
-                requests: quantities("500m", "512Mi"),
+                requests: quantities("100m", "256Mi"),
                 ..ResourceRequirements::default()
             }),
             security_context: Some(hardening::container()),
@@ -91,6 +91,7 @@ impl Facts<'_> {
             &format!("--audience={AUDIENCE}"),
             &format!("--operator={}", self.settings.operator()),
             &format!("--state-dir={STATE}"),
+            "--workers-api",
         ]
         .map(str::to_owned)
         .into();

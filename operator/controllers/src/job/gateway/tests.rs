@@ -1,1 +1,108 @@
 use super::*;
+use crate::golden;
+use crate::job::fixtures;
+use kube::Resource as _;
+use rollwright_crds::{Manifest, RolloutJob, parse};
+
+fn job() -> RolloutJob {
+    fixtures::job(&fixtures::spec(
+        "{fixed: {groups: [{pool: h800, degree: 2, workers: 4}, {pool: h20, degree: 1, workers: 8}]}}",
+        "  hardwareAffinity: {default: [h800, h20]}\n  actionQueue: {name: tools, namespace: \
+         shared}\n  rewardServices: [{name: judge}]\n",
+    ))
+}
+
+fn settings(storage: Storage) -> Settings {
+    Settings {
+        namespace: "rollwright".into(),
+        image: "rollwright/rollwright:v1".into(),
+        image_pull_policy: "IfNotPresent".into(),
+        reservation_image: None,
+        storage,
+    }
+}
+
+fn built(job: &RolloutJob, storage: Storage, metrics: bool) -> Objects {
+    let owner = job.controller_owner_ref(&()).unwrap();
+    let judge = fixtures::reward(
+        "judge",
+        "{serverless: {url: 'https://judge.example.com/score', authSecret: {name: judge, key: \
+         token}}}",
+    );
+    build(&Facts {
+        namespace: "research",
+        job: "math",
+        owner: &owner,
+        spec: &job.spec,
+        pools: &[fixtures::pool("h20", "h20", 8), fixtures::pool("h800", "h800", 8)],
+        rewards: &[judge],
+        queues: &[],
+        queue_pools: &[],
+        issuer: &Issuer { url: "https://kubernetes.default.svc".into(), jwks: "{}".into() },
+        api_key: b"secret\n",
+        metrics_token: metrics.then_some(b"scrape"),
+        settings: &settings(storage),
+    })
+    .unwrap()
+}
+
+#[test]
+fn what_is_built() {
+    let objects = built(&job(), Storage::Class("fast".into()), true);
+    golden::check("job", "gateway-claim", &objects.claim.unwrap());
+    golden::check("job", "gateway-config", &objects.config);
+    golden::check("job", "gateway-secrets", &[objects.keys, objects.metrics.unwrap()]);
+    golden::check("job", "gateway-service", &objects.service);
+    golden::check("job", "gateway-fence", &objects.fence);
+    golden::check("job", "gateway-deployment", &objects.deployment);
+}
+
+#[test]
+fn without_metrics_and_storage() {
+    let objects = built(&job(), Storage::Ephemeral, false);
+    assert!(objects.claim.is_none() && objects.metrics.is_none());
+    let args = args(&objects.deployment);
+    assert!(!args.iter().any(|arg| arg.contains("metrics")), "{args:?}");
+}
+
+fn args(deployment: &Deployment) -> Vec<String> {
+    let pod = deployment.spec.clone().unwrap().template.spec.unwrap();
+    pod.containers[0].args.clone().unwrap()
+}
+
+fn hash(objects: &Objects) -> String {
+    let template = objects.deployment.spec.clone().unwrap().template;
+    template.metadata.unwrap().annotations.unwrap()[labels::CONFIG_HASH].clone()
+}
+
+#[test]
+fn the_manifests_are_such_that_the_gateway_takes_them() {
+    let objects = built(&job(), Storage::Ephemeral, false);
+    let text = &objects.config.data.unwrap()[manifests::FILE];
+    let found = parse::documents("config", text).unwrap();
+    let kinds: Vec<&str> = found.iter().map(Manifest::kind).collect();
+    assert_eq!(kinds, ["RolloutJob", "RewardService", "ResourcePool", "ResourcePool"]);
+    assert!(rollwright_crds::rules::references(&found).is_empty());
+}
+
+#[test]
+fn counts_priority_and_suspension_restart_no_gateway() {
+    let before = hash(&built(&job(), Storage::Ephemeral, false));
+    let mut more = job();
+    let fixed = more.spec.allocation.fixed.as_mut().unwrap();
+    fixed.groups[0].workers = 40;
+    more.spec.allocation.min_serving_percent = 80;
+    more.spec.priority = 5;
+    more.spec.suspend = true;
+    more.spec.engine.image = "another".into();
+    assert_eq!(before, hash(&built(&more, Storage::Ephemeral, false)));
+    let mut batch = job();
+    batch.spec.rollout.batch_groups = 5;
+    assert_ne!(before, hash(&built(&batch, Storage::Ephemeral, false)));
+}
+
+#[test]
+fn the_key_stands_after_the_jobs_name() {
+    let objects = built(&job(), Storage::Ephemeral, false);
+    assert_eq!(objects.keys.data.unwrap()["api-keys"].0, b"math:secret\n");
+}

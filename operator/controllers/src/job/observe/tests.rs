@@ -1,1 +1,155 @@
 use super::*;
+
+const HASH: &str = "abc";
+
+fn pod(status: &str, more: &str) -> Pod {
+    let text = format!(
+        "metadata:\n  name: w\n  labels: {{rollwright.dev/pool: h20, rollwright.dev/role: mixed, \
+         rollwright.dev/degree: '2', rollwright.dev/template: {HASH}}}\n  annotations: \
+         {{rollwright.dev/nodes: n0{more}}}\nstatus: {status}\n"
+    );
+    serde_yaml::from_str(&text).unwrap()
+}
+
+fn node(name: &str, status: &str) -> (String, Arc<KubeNode>) {
+    let text = format!(
+        "metadata: {{name: {name}, labels: {{gpu: h20}}}}\nstatus: {{allocatable: \
+         {{nvidia.com/gpu: '8'}}, conditions: [{{type: Ready, status: '{status}'}}]}}\n"
+    );
+    (name.to_owned(), Arc::new(serde_yaml::from_str(&text).unwrap()))
+}
+
+fn clock(now: i64) -> Clock {
+    Clock {
+        now: Timestamp::from_second(now).unwrap(),
+        drain: Duration::from_mins(10),
+        suspended: false,
+    }
+}
+
+fn heard(state: Option<(&str, u32)>) -> Heard {
+    let state = state.map(|(state, in_flight)| WorkerState {
+        name: "w".into(),
+        state: state.into(),
+        in_flight,
+        version: Some(4),
+    });
+    Heard { workers: Some(state.into_iter().map(|state| (state.name.clone(), state)).collect()) }
+}
+
+fn see(pod: &Pod, heard: &Heard, clock: Clock) -> Seen {
+    worker(pod, "w", |_| HASH.into(), &[node("n0", "True")].into(), heard, clock).unwrap()
+}
+
+const READY: &str = "{phase: Running, podIP: 10.0.0.7, conditions: [{type: Ready, status: 'True'}], \
+                     containerStatuses: [{name: engine, image: i, imageID: i, ready: true, started: \
+                     true, restartCount: 9}]}";
+
+fn down(restarts: i32) -> Pod {
+    pod(
+        &format!(
+            "{{phase: Running, podIP: 10.0.0.7, containerStatuses: [{{name: engine, image: i, \
+             imageID: i, ready: false, started: false, restartCount: {restarts}, state: {{waiting: \
+             {{reason: CrashLoopBackOff}}}}}}]}}"
+        ),
+        "",
+    )
+}
+
+#[test]
+fn what_is_ready_serves_when_the_gateway_says_so_or_says_nothing() {
+    let ready = pod(READY, "");
+    let seen = see(&ready, &heard(Some(("serving", 3))), clock(0));
+    assert_eq!(seen.worker.stage, Stage::Serving);
+    assert_eq!((seen.version, seen.started, seen.worker.idle), (Some(4), true, false));
+    assert!(seen.worker.current);
+    assert_eq!(see(&ready, &heard(Some(("updating", 0))), clock(0)).worker.stage, Stage::Serving);
+    assert_eq!(see(&ready, &heard(Some(("joining", 0))), clock(0)).worker.stage, Stage::Starting);
+    let silent = see(&ready, &Heard::default(), clock(0));
+    assert_eq!((silent.worker.stage, silent.worker.idle), (Stage::Serving, false));
+}
+
+#[test]
+fn it_is_restarted_first_and_given_up_later() {
+    let few = see(&down(MOST_RESTARTS - 1), &heard(None), clock(0));
+    assert_eq!(few.worker.stage, Stage::Starting);
+    let many = see(&down(MOST_RESTARTS), &heard(None), clock(0));
+    assert_eq!((many.worker.stage, many.worker.idle), (Stage::Failing, true));
+    assert_eq!(many.trouble.as_deref(), Some("CrashLoopBackOff"));
+    // It came up in the end: what was before is forgiven.
+    let up = see(&pod(READY, ""), &heard(Some(("serving", 0))), clock(0));
+    assert_eq!(up.worker.stage, Stage::Serving);
+}
+
+#[test]
+fn draining_ends_when_it_is_drained_or_its_time_is_over() {
+    let draining = pod(READY, ", rollwright.dev/draining-since: '1970-01-01T00:01:00Z'");
+    let idle = |heard: &Heard, now| see(&draining, heard, clock(now)).worker.idle;
+    assert!(!idle(&heard(Some(("draining", 2))), 100));
+    assert!(!idle(&heard(Some(("drained", 1))), 100));
+    assert!(idle(&heard(Some(("drained", 0))), 100));
+    assert!(idle(&heard(None), 100), "the gateway does not have it any more");
+    assert!(idle(&heard(Some(("draining", 2))), 660));
+    assert!(!idle(&Heard::default(), 660), "silence is no reason to delete");
+    let mut clock = clock(660);
+    clock.suspended = true;
+    assert!(see(&draining, &Heard::default(), clock).worker.idle, "but suspension is");
+}
+
+#[test]
+fn a_worker_without_an_address_has_nothing_in_flight() {
+    let seen = see(&pod("{phase: Pending}", ""), &Heard::default(), clock(0));
+    assert_eq!((seen.worker.stage, seen.worker.idle), (Stage::Starting, true));
+}
+
+#[test]
+fn a_worker_whose_node_is_gone_has_ended() {
+    let ready = pod(READY, "");
+    let nodes = [node("n1", "True")].into();
+    let seen = worker(&ready, "w", |_| HASH.into(), &nodes, &Heard::default(), clock(0)).unwrap();
+    assert_eq!(seen.worker.stage, Stage::Ended);
+}
+
+#[test]
+fn what_the_scheduler_says_is_passed_on() {
+    let pending = pod(
+        "{phase: Pending, conditions: [{type: PodScheduled, status: 'False', reason: \
+         Unschedulable, message: 0/3 nodes are available}]}",
+        "",
+    );
+    let seen = see(&pending, &heard(None), clock(0));
+    assert_eq!(seen.trouble.as_deref(), Some("0/3 nodes are available"));
+}
+
+#[test]
+fn an_outdated_worker_is_told_by_its_template() {
+    let seen = worker(
+        &pod(READY, ""),
+        "w",
+        |_| "another".into(),
+        &[node("n0", "True")].into(),
+        &Heard::default(),
+        clock(0),
+    );
+    assert!(!seen.unwrap().worker.current);
+}
+
+#[test]
+fn nodes_are_those_of_the_selector_and_open_when_ready() {
+    let pool = crate::job::fixtures::pool("h20", "h20", 8);
+    let gpu = pool.spec.gpu.unwrap();
+    let mut cordoned = KubeNode::clone(&node("n2", "True").1);
+    cordoned.spec = serde_yaml::from_str("{unschedulable: true}").unwrap();
+    let mut other = KubeNode::clone(&node("n3", "True").1);
+    other.metadata.labels = None;
+    let nodes = [
+        node("n0", "True"),
+        node("n1", "Unknown"),
+        ("n2".to_owned(), Arc::new(cordoned)),
+        ("n3".to_owned(), Arc::new(other)),
+    ];
+    let found = nodes_of_pool(&"h20".parse().unwrap(), &gpu, &nodes.into());
+    let open: Vec<_> = found.iter().map(|(name, node)| (name.as_str(), node.open)).collect();
+    assert_eq!(open, [("n0", true), ("n1", false), ("n2", false)]);
+    assert!(found.values().all(|node| node.gpus == 8));
+}

@@ -1,1 +1,86 @@
 use super::*;
+use crate::job::fixtures;
+
+const LARGE: &str = "{fixed: {groups: [{pool: h20, degree: 8, workers: 2}]}}";
+
+fn named(pools: &[ResourcePool]) -> Named {
+    let pools = pools
+        .iter()
+        .map(|pool| (pool.metadata.name.clone().unwrap().parse().unwrap(), pool.clone()));
+    Named { pools: pools.collect(), ..Named::default() }
+}
+
+fn reasons_of(job: &RolloutJob, named: &Named) -> Vec<&'static str> {
+    problems(job, named).iter().map(|problem| problem.reason).collect()
+}
+
+#[test]
+fn what_fits_has_no_problem() {
+    let job = fixtures::job(&fixtures::spec(LARGE, ""));
+    assert_eq!(problems(&job, &named(&[fixtures::pool("h20", "h20", 8)])), []);
+}
+
+#[test]
+fn a_degree_beyond_a_node_needs_sets() {
+    let job = fixtures::job(&fixtures::spec(LARGE, ""));
+    let mut named = named(&[fixtures::pool("h20", "h20", 4)]);
+    let found = problems(&job, &named);
+    assert_eq!(found.len(), 1);
+    assert!(found[0].message.contains("install LeaderWorkerSet"), "{}", found[0].message);
+    named.groups = true;
+    assert_eq!(problems(&job, &named), []);
+}
+
+#[test]
+fn pools_must_be_there_and_fit() {
+    let job = fixtures::job(&fixtures::spec(LARGE, ""));
+    assert_eq!(reasons_of(&job, &Named::default()), [reasons::POOL_NOT_FOUND]);
+    let mut closed = fixtures::pool("h20", "h20", 8);
+    closed.spec.allowed_namespaces = vec!["other".parse().unwrap()];
+    assert_eq!(reasons_of(&job, &named(&[closed])), [reasons::NAMESPACE_NOT_ALLOWED]);
+    let mut rewards = fixtures::pool("h20", "h20", 8);
+    rewards.spec.gpu.as_mut().unwrap().hosts = vec![GpuRole::Reward];
+    assert_eq!(reasons_of(&job, &named(&[rewards])), [reasons::POOL_TYPE_MISMATCH]);
+    let mut taken = fixtures::pool("h20", "h20", 8);
+    taken.status = Some(rollwright_crds::pool::ResourcePoolStatus {
+        bound_to: Some(rollwright_crds::pool::PoolOwner {
+            kind: "ActionQueue".into(),
+            namespace: "a".into(),
+            name: "q".into(),
+        }),
+        ..Default::default()
+    });
+    assert_eq!(reasons_of(&job, &named(&[taken])), [reasons::OWNED_BY_ANOTHER]);
+}
+
+#[test]
+fn names_become_parts_of_names() {
+    let mut job = fixtures::job(&fixtures::spec(LARGE, ""));
+    let named = named(&[fixtures::pool("h20", "h20", 8)]);
+    for wrong in ["a.b", "1a", "a-", &"a".repeat(LONGEST_NAME + 1)] {
+        job.metadata.name = Some((*wrong).to_owned());
+        assert_eq!(reasons_of(&job, &named), [reasons::UNSUPPORTED], "{wrong}");
+    }
+    job.metadata.name = Some("a".repeat(LONGEST_NAME));
+    assert_eq!(problems(&job, &named), []);
+    let longest = format!("{}-gateway-metrics", "a".repeat(LONGEST_NAME));
+    assert!(
+        longest.len() <= 63 && format!("{}-worker-abcdefgh", "a".repeat(LONGEST_NAME)).len() <= 63
+    );
+}
+
+#[test]
+fn queues_and_rewards_must_be_there() {
+    let more = "  actionQueue: {name: tools}\n  rewardServices: [{name: judge}, {name: model}]\n";
+    let job = fixtures::job(&fixtures::spec(LARGE, more));
+    let mut named = named(&[fixtures::pool("h20", "h20", 8)]);
+    let gpu = fixtures::reward(
+        "model",
+        "{gpu: {queue: q, pool: p, model: {path: m}, engine: {type: vLLM, image: i}, degrees: [1]}}",
+    );
+    named.rewards.insert("model".parse().unwrap(), gpu);
+    assert_eq!(
+        reasons_of(&job, &named),
+        [reasons::QUEUE_NOT_FOUND, reasons::SERVICE_NOT_FOUND, reasons::UNSUPPORTED]
+    );
+}
