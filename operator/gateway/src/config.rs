@@ -1,5 +1,6 @@
 //! What a gateway is made of.
 
+use std::num::NonZeroU16;
 use std::path::PathBuf;
 
 use rollwright_auth::Namespace;
@@ -31,8 +32,10 @@ pub struct GatewayConfig {
     pub takes_priority: bool,
     /// The engines' own API key.
     pub engine_key: Option<Secret>,
-    /// The engines.
+    /// The engines; where `workers_api` has brought others before, those count.
     pub workers: Vec<WorkerConfig>,
+    /// The operator names the engines by `/rollout/v1/workers`.
+    pub workers_api: bool,
     /// Rollouts of a group that names no number.
     pub group_size: u32,
     /// What the core is made of.
@@ -65,7 +68,7 @@ impl GatewayConfig {
 }
 
 /// One engine.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkerConfig {
     /// Its name.
     pub worker: WorkerId,
@@ -73,6 +76,8 @@ pub struct WorkerConfig {
     pub url: String,
     /// What it is.
     pub spec: WorkerSpec,
+    /// `SGLang` prefill workers: the port of their bootstrap server; `None` is 8998.
+    pub bootstrap_port: Option<NonZeroU16>,
 }
 
 /// One reward service.

@@ -47,6 +47,13 @@ pub struct Placement {
     pub prefill: Option<Arc<Endpoint>>,
 }
 
+impl Placement {
+    /// The engine whose fault it is.
+    pub(crate) fn blamed(&self, prefill: bool) -> &Arc<Endpoint> {
+        self.prefill.as_ref().filter(|_| prefill).unwrap_or(&self.endpoint)
+    }
+}
+
 /// The core, and who waits for it.
 #[derive(Debug)]
 pub struct Dispatch {
@@ -99,25 +106,42 @@ impl Dispatch {
     /// A worker is there.
     pub fn join(&self, endpoint: Endpoint, spec: WorkerSpec) -> Result<(), Fault> {
         let worker = endpoint.worker.clone();
-        self.lock().endpoints.insert(worker.clone(), Arc::new(endpoint));
-        let joined = self.event(Event::WorkerJoined { worker: worker.clone(), spec });
+        let mut inner = self.lock();
+        let before = inner.endpoints.insert(worker.clone(), Arc::new(endpoint));
+        let event = Event::WorkerJoined { worker: worker.clone(), spec };
+        let joined = inner.step(event, self.now(), None);
         if joined.is_err() {
-            self.lock().endpoints.remove(&worker);
+            match before {
+                Some(before) => inner.endpoints.insert(worker, before),
+                None => inner.endpoints.remove(&worker),
+            };
         }
-        joined
+        self.settle(inner, joined)
     }
 
     /// A worker is gone.
     pub fn leave(&self, worker: &WorkerId) -> Result<(), Fault> {
-        self.lock().endpoints.remove(worker);
-        self.event(Event::WorkerLeft(worker.clone()))
+        let mut inner = self.lock();
+        let left = inner.step(Event::WorkerLeft(worker.clone()), self.now(), None);
+        // Only then, under the same lock: nothing is sent to it any more.
+        inner.endpoints.remove(worker);
+        self.settle(inner, left)
     }
 
     /// Tells the core something, and carries out what it decides.
     pub fn event(&self, event: Event) -> Result<(), Fault> {
         let mut inner = self.lock();
-        let now = self.now();
-        let mail = inner.step(event, now, None)?;
+        let step = inner.step(event, self.now(), None);
+        self.settle(inner, step)
+    }
+
+    /// What follows from a step, outside of the lock.
+    fn settle(
+        &self,
+        mut inner: MutexGuard<'_, Inner>,
+        step: Result<Vec<Arc<Mailbox>>, Fault>,
+    ) -> Result<(), Fault> {
+        let mail = step?;
         let sooner = inner.rearm();
         drop(inner);
         self.deliver(mail, sooner);
@@ -291,14 +315,15 @@ impl Inner {
 
     fn placed(&self, worker: &WorkerId, prefill: Option<&WorkerId>) -> Answer {
         let endpoint = |worker: &WorkerId| self.endpoints.get(worker).map(Arc::clone);
+        let prefill_at = prefill.and_then(endpoint);
         match endpoint(worker) {
-            Some(at) => Answer::Placed(Placement {
+            Some(at) if prefill.is_none() || prefill_at.is_some() => Answer::Placed(Placement {
                 endpoint: at,
                 version: self.core.router().version(worker),
                 priority: PRIORITY,
-                prefill: prefill.and_then(endpoint),
+                prefill: prefill_at,
             }),
-            None => Answer::Refused(Fault::new(
+            _ => Answer::Refused(Fault::new(
                 FaultKind::Infrastructure,
                 "WorkerGone",
                 format!("worker `{worker}` has left: try again"),

@@ -1,6 +1,7 @@
 //! A gateway from its start to its end.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU16;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -9,24 +10,30 @@ use rollwright_auth::{AuthConfig, AuthError, MetricsError, MetricsListen, Metric
 use rollwright_core::fault::Fault;
 use rollwright_core::ids::{InvalidId, Task};
 use rollwright_core::rollout::{Event, Rollout};
+use rollwright_core::router::Role;
+use rollwright_crds::engine::EngineType;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::actions::Actions;
 use crate::api;
-use crate::config::{GatewayConfig, QueueAddress, RewardConfig, Secret, WorkerConfig};
+use crate::config::{GatewayConfig, QueueAddress, RewardConfig, WorkerConfig};
 use crate::dispatch::Dispatch;
-use crate::driver::{Api, Driver, Order, Parts as DriverParts, recovered};
-use crate::engine::control::Control;
-use crate::engine::endpoint::{Endpoint, InvalidUrl};
+use crate::driver::{
+    Api, Driver, InitialError, Order, Parts as DriverParts, UnreadableWorkers, initial, recovered,
+};
+use crate::engine::endpoint::{Bootstrap, Endpoint};
 use crate::events::{EventHub, HubLimits};
+use crate::fault::user;
 use crate::metrics::Metrics;
 use crate::proxy::{self, Listen, ListenError, Server};
 use crate::reward::{GpuScorer, SandboxScorer, Scorer, ServerlessScorer};
 use crate::store::{Store, StoreConfig, StoreError};
 use crate::weights::{BucketStore, Origin, PullConfig, Puller, StoreConfig as BucketConfig};
 
+/// Where `SGLang`'s bootstrap server listens unless it is told otherwise.
+const BOOTSTRAP_PORT: u16 = 8998;
 /// Changes of engines that wait to be told.
 const ENGINE_EVENTS: usize = 1024;
 /// Without a byte for so long, a pull is given up.
@@ -69,9 +76,9 @@ pub enum GatewayError {
     /// The store has failed while it ran.
     #[error("the store has failed, see the log: start again when its disk is well")]
     StoreBroke,
-    /// A worker's address is none.
+    /// What an earlier process has kept of its workers cannot be read.
     #[error(transparent)]
-    Worker(#[from] InvalidUrl),
+    Workers(#[from] UnreadableWorkers),
     /// A name is no id.
     #[error(transparent)]
     Id(#[from] InvalidId),
@@ -88,6 +95,15 @@ pub enum GatewayError {
         "RewardService `{0}` is a model on GPUs: give the URL that it is served at (--reward-url {0}=URL)"
     )]
     NoRewardUrl(String),
+}
+
+impl From<InitialError> for GatewayError {
+    fn from(error: InitialError) -> Self {
+        match error {
+            InitialError::Unreadable(error) => Self::Workers(error),
+            InitialError::Refused(fault) => Self::Refused(fault),
+        }
+    }
 }
 
 /// A gateway that listens.
@@ -129,13 +145,7 @@ impl Gateway {
         let dispatch = Dispatch::new(core, orders_tx.clone());
         let hub = EventHub::new(micros(), HubLimits::default());
         let (engines_tx, engines) = mpsc::channel(ENGINE_EVENTS);
-        let mut workers = Vec::new();
-        for worker in &config.workers {
-            config.endpoint(worker)?;
-            let key = config.engine_key.as_ref().map(Secret::expose);
-            let control = Control::new(&worker.url, config.dialect.clone(), key, config.control);
-            workers.push((worker.clone(), control.map_err(GatewayError::Refused)?));
-        }
+        let workers = initial(&config).await?;
         let models = vec![config.model.clone()];
         let (job, limits) = (config.job_id()?, config.limits.clone());
         let driver = Driver::new(DriverParts {
@@ -229,11 +239,32 @@ impl GatewayConfig {
         self.state_dir.join("pulled")
     }
 
-    /// A worker as the data path sees it.
-    pub(crate) fn endpoint(&self, worker: &WorkerConfig) -> Result<Endpoint, InvalidUrl> {
-        let index = self.workers.iter().position(|known| known.worker == worker.worker);
-        let index = index.unwrap_or_default() as u32;
-        let mut endpoint = Endpoint::new(worker.worker.clone(), index, &worker.url)?;
+    /// Where the set of workers is kept for the next process.
+    pub(crate) fn workers_file(&self) -> PathBuf {
+        self.state_dir.join("workers.json")
+    }
+
+    /// A worker as the data path sees it; a fault says what of it cannot be.
+    pub(crate) fn endpoint(&self, worker: &WorkerConfig, index: u32) -> Result<Endpoint, Fault> {
+        let invalid = |message: String| user("InvalidWorker", message);
+        let endpoint = Endpoint::new(worker.worker.clone(), index, &worker.url);
+        let mut endpoint = endpoint.map_err(|error| invalid(error.to_string()))?;
+        let (name, role) = (&worker.worker, worker.spec.role);
+        if self.kind == EngineType::OpenAI && role != Role::Mixed {
+            return Err(invalid(format!(
+                "worker `{name}` cannot be for {} alone: only vLLM and SGLang hand their KV over; give it the role mixed",
+                role.as_str()
+            )));
+        }
+        if self.kind == EngineType::SGLang && role == Role::Prefill {
+            let port = worker.bootstrap_port.map_or(BOOTSTRAP_PORT, NonZeroU16::get);
+            endpoint.bootstrap = Bootstrap::new(&endpoint.address, port);
+            if endpoint.bootstrap.is_none() {
+                return Err(invalid(format!(
+                    "worker `{name}` prefills on a Unix socket, where no decode worker finds its bootstrap server: give http://HOST:PORT"
+                )));
+            }
+        }
         endpoint.kind = self.kind;
         endpoint.takes_priority = self.takes_priority;
         endpoint.authorization = self.engine_key.as_ref().and_then(|key| {

@@ -9,6 +9,7 @@ use rollwright_core::ids::{Class, InvalidId, JobId, Task};
 use rollwright_core::tokens::LengthCap;
 use rollwright_core::weights::{InFlight, Strategy};
 use rollwright_core::{reward, rollout, router, trajectory, weights};
+use rollwright_crds::engine::EngineType;
 use rollwright_crds::job::{self, WeightSyncStrategy};
 use rollwright_crds::{ResourcePool, RewardService, RolloutJob};
 
@@ -89,6 +90,9 @@ impl GatewayConfig {
             router: router::Config {
                 affinity: affinity(spec, pools).map_err(named)?,
                 breaker: router::Breaker { max: LONGEST_OPEN, ..router::Breaker::default() },
+                // What a vLLM engine does follows from the request; SGLang's is started as
+                // the one or the other.
+                alone: spec.engine.kind == EngineType::Vllm,
                 ..router::Config::default()
             },
             trajectory: trajectories(&spec.rollout, staleness),
@@ -109,6 +113,7 @@ impl GatewayConfig {
             takes_priority,
             engine_key: None,
             workers: Vec::new(),
+            workers_api: false,
             group_size: spec.rollout.group_size,
             rollout,
             rewards,
@@ -128,8 +133,9 @@ fn unavailable(name: &str, spec: &job::RolloutJobSpec) -> Result<(), ManifestErr
     let refuse = |field, value, instead| {
         Err(ManifestError::Unavailable { job: name.to_owned(), field, value, instead })
     };
-    if spec.disaggregation.is_some() {
-        return refuse("disaggregation", "prefillPool", "workers that do both");
+    if spec.disaggregation.is_some() && spec.engine.kind == EngineType::OpenAI {
+        let instead = "vLLM or SGLang as engine.type, or leave disaggregation out: no other engine hands its KV over";
+        return refuse("engine.type", "OpenAI", instead);
     }
     if rollout.scheduling.policy == job::SchedulingPolicy::LongestFirst {
         return refuse("rollout.scheduling.policy", "LongestFirst", "Fcfs");

@@ -174,7 +174,11 @@ impl Metrics {
         self.pulled_bytes.inc_by(pulled.bytes);
     }
 
-    pub(crate) fn engine_load(&self, worker: &WorkerId, load: &Load) {
+    /// What an engine says of itself; workers beyond the first 256 are not shown.
+    pub(crate) fn engine_load(&self, worker: &WorkerId, index: u32, load: &Load) {
+        if index as usize >= MAX_WORKERS {
+            return;
+        }
         let set = |what: &str, value: f64| {
             self.engine.with_label_values(&[worker.as_str(), what]).set(value);
         };
@@ -182,6 +186,14 @@ impl Metrics {
         set("waiting", load.waiting as f64);
         if let Some(kv_used) = load.kv_used {
             set("kv_used", kv_used);
+        }
+    }
+
+    /// A worker is gone, and its label with it.
+    pub(crate) fn worker_left(&self, worker: &WorkerId) {
+        for what in ["running", "waiting", "kv_used"] {
+            // One that was never shown has none.
+            let _ = self.engine.remove_label_values(&[worker.as_str(), what]);
         }
     }
 

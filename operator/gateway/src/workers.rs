@@ -39,6 +39,8 @@ impl Default for WatchConfig {
 pub struct WorkerEvent {
     /// Whose engine.
     pub worker: WorkerId,
+    /// The number of the watch that saw it.
+    pub watch: u64,
     /// What.
     pub change: Change,
 }
@@ -90,9 +92,10 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Begins to ask. The first check is made at once.
+    /// Begins to ask. The first check is made at once. `number` is given with every event.
     pub fn start(
         worker: WorkerId,
+        number: u64,
         control: Control,
         config: WatchConfig,
         events: mpsc::Sender<WorkerEvent>,
@@ -100,6 +103,7 @@ impl Watch {
         let expected = Shared::default();
         let watcher = Watcher {
             worker,
+            number,
             control,
             config,
             events,
@@ -172,6 +176,7 @@ const SAME_START: f64 = 1.0;
 
 struct Watcher {
     worker: WorkerId,
+    number: u64,
     control: Control,
     config: WatchConfig,
     events: mpsc::Sender<WorkerEvent>,
@@ -277,7 +282,7 @@ impl Watcher {
     }
 
     async fn emit(&self, change: Change) -> Result<(), Closed> {
-        let event = WorkerEvent { worker: self.worker.clone(), change };
+        let event = WorkerEvent { worker: self.worker.clone(), watch: self.number, change };
         self.events.send(event).await.map_err(|_| Closed)
     }
 }

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use tower::ServiceExt as _;
 
 /// Every route, a good request to it, and the status that it answers.
-const CALLS: [(&str, &str, &str, u16); 21] = [
+const CALLS: [(&str, &str, &str, u16); 23] = [
     ("POST", "/rollout/v1/groups?wait=1.5", r#"{"task":"math","rollouts":2,"payload":[1]}"#, 201),
     ("POST", "/rollout/v1/groups", r#"{"id":"known"}"#, 200),
     ("GET", "/rollout/v1/groups/g1?wait=2", "", 200),
@@ -43,6 +43,13 @@ const CALLS: [(&str, &str, &str, u16); 21] = [
     ("POST", "/rollout/v1/weights/abort", r#"{"version":8}"#, 200),
     ("GET", "/rollout/v1/weights", "", 200),
     ("GET", "/rollout/v1/status", "", 200),
+    (
+        "PUT",
+        "/rollout/v1/workers",
+        r#"{"workers":[{"name":"w0","url":"http://10.0.0.7:8000","class":"h800","slots":64}]}"#,
+        200,
+    ),
+    ("GET", "/rollout/v1/workers", "", 200),
     ("POST", "/rollout/v1/groups", r#"{"evaluation":true,"version":3,"tokens":"none"}"#, 201),
     ("POST", "/rollout/v1/batches/take", "", 200),
 ];
@@ -82,6 +89,8 @@ async fn every_route_is_documented_and_answers_as_documented() {
         "post /rollout/v1/weights/abort",
         "get /rollout/v1/weights",
         "get /rollout/v1/status",
+        "put /rollout/v1/workers",
+        "get /rollout/v1/workers",
     ]
     .map(str::to_owned)
     .into();

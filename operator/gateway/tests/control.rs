@@ -337,14 +337,14 @@ impl Watched {
         let control = stub.control(dialect).await;
         let (events_tx, events) = mpsc::channel(64);
         let worker = WorkerId::new("w0").unwrap();
-        Self { stub, watch: Watch::start(worker, control, config, events_tx), events }
+        Self { stub, watch: Watch::start(worker, 1, control, config, events_tx), events }
     }
 
     /// The next change that is no load.
     async fn next(&mut self) -> Change {
         loop {
             let event = tokio::time::timeout(LIMIT, self.events.recv()).await.unwrap().unwrap();
-            assert_eq!(event.worker.as_str(), "w0");
+            assert_eq!((event.worker.as_str(), event.watch), ("w0", 1));
             if !matches!(event.change, Change::Load(_)) {
                 return event.change;
             }

@@ -13,6 +13,8 @@ use crate::fault::user;
 
 /// Largest body of most routes: a payload of 1 MiB with what surrounds it.
 pub(super) const SMALL: usize = 2 << 20;
+/// Largest body of a set of workers.
+pub(super) const WORKERS: usize = 8 << 20;
 /// Largest body of a recorded turn: about a million tokens.
 pub(super) const TOKENS: usize = 32 << 20;
 

@@ -42,7 +42,7 @@ fn code(fault: &Fault) -> u16 {
         "Overloaded" | "BufferFull" => return 429,
         "Aborted" | "UpdateExpired" | "UpdateAborted" | "GroupEnded" | "Completed" | "TurnOpen"
         | "DuplicateRequest" | "VersionNotGreater" | "UploadsUnderWay" | "NoBuckets"
-        | "TooManyBuckets" | "NothingGenerated" => return 409,
+        | "TooManyBuckets" | "NothingGenerated" | "WorkersFixed" => return 409,
         "NoSuchRoute" => return 404,
         "PayloadTooLarge" | "MetadataTooLarge" | "VersionTooLarge" => return 413,
         _ => {}
@@ -88,7 +88,7 @@ impl IntoResponse for ApiError {
 const REFUSALS: [(u16, &str); 15] = [
     (400, "The request is wrong: the sentence says which field, and what would be right."),
     (401, "The API key is missing or wrong."),
-    (403, "The API key is another job's."),
+    (403, "The API key is another job's, or the call is for the operator alone."),
     (404, "There is no such thing, or it ended more than an hour ago."),
     (405, "The path has no such method."),
     (409, "It does not fit what happened before: aborted, expired, another version, in use."),

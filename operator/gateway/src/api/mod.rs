@@ -12,6 +12,7 @@ mod status;
 mod trajectories;
 pub mod types;
 mod weights;
+mod workers;
 
 use std::sync::Arc;
 
@@ -71,6 +72,7 @@ fn documented() -> (Router<Arc<dyn Rollouts>>, OpenApi) {
         .routes(routes!(weights::look))
         .routes(routes!(weights::buckets::list))
         .routes(routes!(weights::buckets::put, weights::buckets::get))
+        .routes(routes!(workers::set, workers::look))
         .routes(routes!(status::look));
     OpenApiRouter::with_openapi(openapi::frame()).nest(ROOT, below).split_for_parts()
 }

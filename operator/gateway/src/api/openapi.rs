@@ -31,6 +31,7 @@ pub(super) fn text(document: &utoipa::openapi::OpenApi) -> String {
         (name = "events", description = "What agents must know at once."),
         (name = "batches", description = "Scored groups, for the trainer."),
         (name = "weights", description = "New versions of the policy."),
+        (name = "workers", description = "The engines, for the operator."),
         (name = "status", description = "How the job is."),
     ),
     components(schemas(Refusal, FaultBody, BatchGroupBody, RecordBody, VersionRange)),

@@ -13,7 +13,7 @@ use rollwright_core::version::{BatchId, Version};
 use super::types::{
     AbortTrajectory, BeginWeights, Begun, Bucket, CommitWeights, Committed, CompleteTrajectory,
     Group, OpenGroup, RecordedTokens, StatusReport, Step, StepTaken, TakeBatch, Trajectory,
-    TrajectoryState, WeightsReport,
+    TrajectoryState, WeightsReport, WorkerSet, WorkerStates,
 };
 use crate::events::{Filter, Subscription};
 
@@ -96,6 +96,13 @@ pub trait Rollouts: Send + Sync + 'static {
 
     /// The current version, and what each worker holds.
     async fn weights(&self) -> Result<WeightsReport, Fault>;
+
+    /// The workers are to be these: adds, changes, drains and removes, and answers with how
+    /// they are now.
+    async fn set_workers(&self, wished: WorkerSet) -> Result<WorkerStates, Fault>;
+
+    /// How the workers are.
+    async fn workers(&self) -> Result<WorkerStates, Fault>;
 
     /// How the job is.
     async fn status(&self) -> Result<StatusReport, Fault>;

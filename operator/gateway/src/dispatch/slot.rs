@@ -82,6 +82,13 @@ impl Slot {
         self.held.dispatch.event(Event::Restarted(self.held.request))
     }
 
+    /// The prefill worker has done its part: its slot is free.
+    pub fn prefilled(&self) {
+        if let Err(fault) = self.held.dispatch.event(Event::Prefilled(self.held.request)) {
+            tracing::error!(%fault, request = %self.held.request, "the core refused a prefill's end");
+        }
+    }
+
     /// It was generated.
     pub fn done(mut self, usage: Usage, finish: Option<Finish>) {
         self.held.finish(Outcome::Done(usage), finish);
@@ -92,12 +99,13 @@ impl Slot {
         self.held.finish(Outcome::Failed { fault, resumable: false, prefill: false }, None);
     }
 
-    /// It failed here and may be sent again: waits for the next place.
-    pub async fn retry(self, fault: Fault) -> Result<Self, Fault> {
+    /// It failed here and may be sent again: waits for the next place. `prefill`: by the
+    /// prefill worker of the pair.
+    pub async fn retry(self, fault: Fault, prefill: bool) -> Result<Self, Fault> {
         let outcome = if fault.reason == UNREACHABLE {
-            Outcome::Unreached(fault)
+            Outcome::Unreached { fault, prefill }
         } else {
-            Outcome::Failed { fault, resumable: true, prefill: false }
+            Outcome::Failed { fault, resumable: true, prefill }
         };
         self.again(outcome).await
     }

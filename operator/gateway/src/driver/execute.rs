@@ -41,6 +41,16 @@ impl Driver {
                 self.metrics.fell_back(wanted != got);
                 tracing::warn!(%task, %wanted, %got, "affinity: the task is served by this class");
             }
+            Command::Lacks(Some(role)) => {
+                let alone = self.config.rollout.router.alone;
+                tracing::warn!(
+                    lacks = role.as_str(),
+                    alone,
+                    "no healthy worker does this part; alone: those of the other part do both, else requests wait"
+                );
+            }
+            Command::Lacks(None) => tracing::info!("prefill and decode have workers again"),
+            Command::Drained(worker) => self.drained(&worker),
             Command::Weights(command) => self.update(command).await,
             Command::Version { version, source } => {
                 let source = record::source_text(&source);

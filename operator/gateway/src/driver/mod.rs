@@ -4,6 +4,7 @@
 mod batches;
 mod engines;
 mod execute;
+mod fleet;
 mod record;
 mod recover;
 mod rewards;
@@ -18,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use rollwright_core::fault::Fault;
-use rollwright_core::ids::{GroupId, TrajectoryId, WorkerId};
+use rollwright_core::ids::{GroupId, TrajectoryId};
 use rollwright_core::reward::CallId;
 use rollwright_core::rollout::{Command, Event, Rollout};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -26,19 +27,20 @@ use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use self::fleet::Fleet;
+pub(crate) use self::fleet::{InitialError, UnreadableWorkers, Wish, initial};
 pub(crate) use self::recover::recovered;
 pub(crate) use self::rollouts::Api;
 use self::waiting::Waiting;
 use crate::actions::Actions;
-use crate::config::{GatewayConfig, WorkerConfig};
+use crate::config::GatewayConfig;
 use crate::dispatch::Dispatch;
-use crate::engine::control::Control;
 use crate::events::EventHub;
 use crate::metrics::Metrics;
 use crate::reward::Scorer;
 use crate::store::Store;
 use crate::weights::{BucketStore, Puller};
-use crate::workers::{Watch, WorkerEvent};
+use crate::workers::WorkerEvent;
 
 /// What the driver's task is told, in order.
 pub(crate) enum Order {
@@ -57,7 +59,10 @@ pub(crate) struct Driver {
     hub: Arc<EventHub>,
     buckets: BucketStore,
     puller: Puller,
-    workers: HashMap<WorkerId, Worker>,
+    /// May be locked while the core is asked, and never the other way round.
+    fleet: Mutex<Fleet>,
+    /// One set of workers is taken after the other.
+    wishing: tokio::sync::Mutex<()>,
     /// By the index of the service.
     scorers: Vec<Scorer>,
     actions: Option<Actions>,
@@ -83,19 +88,12 @@ pub(crate) struct Parts {
     pub(crate) hub: Arc<EventHub>,
     pub(crate) buckets: BucketStore,
     pub(crate) puller: Puller,
-    pub(crate) workers: Vec<(WorkerConfig, Control)>,
+    pub(crate) workers: Vec<Wish>,
     /// Watchers --what they see--> the driver.
     pub(crate) engines_tx: mpsc::Sender<WorkerEvent>,
     pub(crate) scorers: Vec<Scorer>,
     pub(crate) actions: Option<Actions>,
     pub(crate) metrics: Arc<Metrics>,
-}
-
-/// One engine.
-struct Worker {
-    url: String,
-    control: Control,
-    watch: Watch,
 }
 
 /// What is kept beside the core.
@@ -115,14 +113,13 @@ struct State {
 impl Driver {
     /// Begins to watch the engines.
     pub(crate) fn new(parts: Parts) -> Arc<Self> {
-        let watch = parts.config.watch;
-        let workers = parts.workers.into_iter().map(|(worker, control)| {
-            let events = parts.engines_tx.clone();
-            let watch = Watch::start(worker.worker.clone(), control.clone(), watch, events);
-            (worker.worker, Worker { url: worker.url, control, watch })
-        });
+        let mut fleet = Fleet::new(parts.engines_tx);
+        for worker in parts.workers {
+            fleet.add(worker, &parts.config);
+        }
         Arc::new(Self {
-            workers: workers.collect(),
+            fleet: Mutex::new(fleet),
+            wishing: tokio::sync::Mutex::default(),
             config: parts.config,
             dispatch: parts.dispatch,
             orders_tx: parts.orders_tx,
@@ -172,6 +169,11 @@ impl Driver {
     /// Ends when the store has failed for good.
     pub(crate) async fn broke(&self) {
         self.broken.cancelled().await;
+    }
+
+    fn fleet(&self) -> MutexGuard<'_, Fleet> {
+        // Every change of it is complete before anything that could panic.
+        self.fleet.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -20,7 +20,7 @@ use crate::api::rollouts::{Batch, BucketBody, ByteRange, Opened, PutBucket, Roll
 use crate::api::types::{
     AbortTrajectory, BeginWeights, Begun, Bucket, CommitWeights, Committed, CompleteTrajectory,
     Group, OpenGroup, RecordedTokens, StatusReport, Step, StepTaken, TakeBatch, Tokens, Trajectory,
-    TrajectoryState, Transfer, WeightsReport, WorkerUrl,
+    TrajectoryState, Transfer, WeightsReport, WorkerSet, WorkerStates,
 };
 use crate::events::{Filter, Subscription};
 use crate::fault::{cancelled, infrastructure, user};
@@ -300,15 +300,9 @@ impl Rollouts for Api {
         answer.await.map_err(|_| infrastructure("Stopping", "the gateway is stopping"))??;
         let left = self.0.view(|core| core.weights().begun().and_then(|(_, until)| until));
         let left = left.map_or(Duration::ZERO, |until| until.since(self.0.dispatch.now()));
-        let workers = self
-            .0
-            .config
-            .workers
-            .iter()
-            .map(|worker| WorkerUrl { id: worker.worker.to_string(), url: worker.url.clone() });
         Ok(Begun {
             version: version.0,
-            workers: workers.collect(),
+            workers: self.0.fleet().urls(),
             deadline_seconds: left.as_secs_f64(),
         })
     }
@@ -366,9 +360,18 @@ impl Rollouts for Api {
         Ok(self.0.view(view::weights))
     }
 
+    async fn set_workers(&self, wished: WorkerSet) -> Result<WorkerStates, Fault> {
+        self.0.set_workers(wished).await
+    }
+
+    async fn workers(&self) -> Result<WorkerStates, Fault> {
+        Ok(self.0.worker_states())
+    }
+
     async fn status(&self) -> Result<StatusReport, Fault> {
         let now = self.0.dispatch.now();
-        Ok(self.0.view(|core| self.0.report(core, now)))
+        let urls = self.0.fleet().urls();
+        Ok(self.0.view(|core| self.0.report(core, &urls, now)))
     }
 
     fn subscribe(&self, filter: Filter, after: Option<u64>) -> Result<Subscription, Fault> {

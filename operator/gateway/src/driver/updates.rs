@@ -29,9 +29,11 @@ impl Driver {
             }
             Command::Begun { version, workers } => {
                 // A trainer that moves the weights itself may write them from now on.
-                for worker in workers.iter().filter_map(|worker| self.workers.get(worker)) {
+                let fleet = self.fleet();
+                for worker in workers.iter().filter_map(|worker| fleet.get(worker)) {
                     worker.watch.updating(version);
                 }
+                drop(fleet);
                 self.state().waiting.begun(version, &Ok(()));
             }
             Command::Committed(committed) => {
@@ -93,10 +95,10 @@ impl Driver {
 
     /// One call of an engine; `Some` version only from [`Step::Verify`].
     async fn step(&self, id: &WorkerId, step: &Step) -> Result<Option<Version>, Fault> {
-        let worker = self.workers.get(id).ok_or_else(|| {
-            infrastructure("WorkerUnknown", format!("worker `{id}` is not configured"))
-        })?;
-        let control = &worker.control;
+        let known =
+            self.fleet().get(id).map(|worker| (worker.control.clone(), Arc::clone(&worker.watch)));
+        let (control, watch) = known
+            .ok_or_else(|| infrastructure("WorkerUnknown", format!("worker `{id}` has left")))?;
         match step {
             Step::Pull { version } => {
                 let pulled = self.puller.pull(*version, &self.versions_in_use()).await?;
@@ -104,10 +106,10 @@ impl Driver {
             }
             Step::Pause => control.pause(control::PauseMode::Abort).await?,
             Step::Update { version, source } => {
-                worker.watch.updating(*version);
+                watch.updating(*version);
                 let source = self.engine_source(source, *version)?;
                 let updated = control.update(&source, *version).await;
-                worker.watch.holds(updated.is_ok().then_some(*version));
+                watch.holds(updated.is_ok().then_some(*version));
                 updated?;
             }
             Step::FlushCache => control.flush_cache().await?,

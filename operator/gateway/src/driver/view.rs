@@ -1,5 +1,7 @@
 //! What the core knows, in the words of `/rollout/v1`.
 
+use std::collections::HashMap;
+
 use rollwright_core::fault::Fault;
 use rollwright_core::rollout::Rollout;
 use rollwright_core::time::Time;
@@ -8,7 +10,7 @@ use rollwright_core::trajectory::{self, GroupState as CoreGroupState, State as C
 use super::Driver;
 use crate::api::types::{
     BatchCounts, BufferReport, FaultBody, Group, GroupState, GroupTrajectory, State, StatusReport,
-    Trajectory, TrajectoryCounts, WeightsReport, WeightsWorker, WorkerReport,
+    Trajectory, TrajectoryCounts, WeightsReport, WeightsWorker, WorkerReport, WorkerUrl,
 };
 use crate::fault::user;
 
@@ -91,14 +93,17 @@ pub(super) fn weights(core: &Rollout) -> WeightsReport {
 }
 
 impl Driver {
-    pub(super) fn report(&self, core: &Rollout, now: Time) -> StatusReport {
+    pub(super) fn report(&self, core: &Rollout, urls: &[WorkerUrl], now: Time) -> StatusReport {
+        let urls: HashMap<&str, &str> =
+            urls.iter().map(|worker| (worker.id.as_str(), worker.url.as_str())).collect();
         let counts = core.trajectories().counts();
         let buffer = core.buffer();
         let stats = buffer.stats(now);
         let workers = core.router().workers().map(|worker| WorkerReport {
             id: worker.id.to_string(),
-            url: self.workers.get(worker.id).map(|known| known.url.clone()).unwrap_or_default(),
+            url: urls.get(worker.id.as_str()).copied().unwrap_or_default().to_owned(),
             class: worker.class.to_string(),
+            role: worker.role.as_str().to_owned(),
             state: worker.state.as_str().to_owned(),
             version: worker.version.map(|version| version.0),
             slots: worker.slots,
@@ -110,6 +115,7 @@ impl Driver {
             job: self.config.job.to_string(),
             version: core.weights().current().0,
             workers: workers.collect(),
+            lacks: core.router().lacks().map(|role| role.as_str().to_owned()),
             pending: core.router().pending() as u64,
             trajectories: TrajectoryCounts {
                 running: counts.running as u64,

@@ -34,6 +34,30 @@ pub struct Endpoint {
     pub kind: EngineType,
     /// It was started with priority scheduling, so requests may carry a priority.
     pub takes_priority: bool,
+    /// `SGLang` that prefills: where decode workers find it.
+    pub bootstrap: Option<Bootstrap>,
+}
+
+/// The bootstrap server of an `SGLang` engine that prefills.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bootstrap {
+    /// Name or IP; an IPv6 address stands in brackets.
+    pub host: String,
+    /// Its port.
+    pub port: u16,
+}
+
+impl Bootstrap {
+    /// On the engine's own host; none where that has no name.
+    pub fn new(engine: &Address, port: u16) -> Option<Self> {
+        match engine {
+            Address::Tcp(host, _) if host.contains(':') => {
+                Some(Self { host: format!("[{host}]"), port })
+            }
+            Address::Tcp(host, _) => Some(Self { host: host.clone(), port }),
+            Address::Unix(_) => None,
+        }
+    }
 }
 
 /// A URL that no engine can have.
@@ -60,6 +84,7 @@ impl Endpoint {
                 authorization: None,
                 kind: EngineType::OpenAI,
                 takes_priority: false,
+                bootstrap: None,
             })
         };
         if let Some(path) = url.strip_prefix("unix:") {

@@ -4,6 +4,7 @@ pub mod control;
 pub mod dialect;
 pub mod endpoint;
 pub mod fields;
+pub mod handover;
 pub mod sse;
 pub mod turn;
 pub mod usage;

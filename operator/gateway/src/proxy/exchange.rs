@@ -11,9 +11,10 @@ use hyper::body::Incoming;
 use hyper::client::conn::TrySendError;
 use rollwright_core::fault::{Fault, FaultKind};
 
+use super::incoming::EngineBody;
 use super::pool::{Pool, Sender, connect};
 use super::relay::{Idle, silent};
-use super::upload::{Kept, Upload};
+use super::upload::{Budget, Kept, Upload};
 use super::{Limits, Shard};
 use crate::dispatch::{Slot, Stop};
 use crate::engine::endpoint::Endpoint;
@@ -101,6 +102,20 @@ impl Payload {
         !matches!(self, Self::Streamed(None, _))
     }
 
+    /// All of it, so that it can be read, changed and sent again.
+    pub(crate) async fn keep(
+        &mut self,
+        limits: &Limits,
+        budget: &Arc<Budget>,
+    ) -> Result<Kept, Fault> {
+        let kept = match self.take() {
+            Some(upload) => upload.read(limits, budget).await?,
+            None => return Err(passed_on()),
+        };
+        *self = Self::Kept(kept.clone());
+        Ok(kept)
+    }
+
     fn take(&mut self) -> Option<Upload> {
         match self {
             Self::Kept(kept) => Some(Upload::kept(kept)),
@@ -141,13 +156,20 @@ impl Lease {
 /// How an attempt went.
 pub(crate) enum Attempt {
     /// The head of the reply is there.
-    Reply(Response<Incoming>, Lease),
+    Reply(Response<EngineBody>, Lease),
     /// The core wants it back.
     Stopped(Stop),
     /// The engine failed.
     Failed(Fault),
+    /// The engine failed that was to do the prefill for another one.
+    PrefillFailed(Fault),
     /// The client failed.
     Client(Fault),
+}
+
+fn passed_on() -> Fault {
+    let message = "the request's body had been passed on and cannot be sent again";
+    Fault::new(FaultKind::Infrastructure, "EngineBroke", message)
 }
 
 /// What ends the wait for a reply.
@@ -180,8 +202,7 @@ pub(crate) async fn exchange(
             },
         };
         let Some(body) = payload.take() else {
-            let message = "the request's body had been passed on and cannot be sent again";
-            return Attempt::Failed(Fault::new(FaultKind::Infrastructure, "EngineBroke", message));
+            return Attempt::Failed(passed_on());
         };
         let request = match outgoing.request(endpoint, body) {
             Ok(request) => request,
@@ -203,7 +224,7 @@ pub(crate) async fn exchange(
             Heard::Engine(Ok(response)) => {
                 let pool = Arc::clone(&shard.pool);
                 return Attempt::Reply(
-                    response,
+                    response.map(EngineBody::from),
                     Lease { pool, endpoint: Arc::clone(endpoint), sender },
                 );
             }
@@ -226,7 +247,7 @@ pub(crate) async fn exchange(
 }
 
 /// `Content-Length`, where it is known to be at most `most`.
-pub(crate) fn short(response: &Response<Incoming>, most: u64) -> bool {
+pub(crate) fn short(response: &Response<EngineBody>, most: u64) -> bool {
     use http_body::Body as _;
     response.body().size_hint().exact().is_some_and(|length| length <= most)
 }

@@ -12,9 +12,9 @@ use rollwright_core::rollout::Ask;
 use rollwright_core::router::Usage;
 
 use super::body::Body;
-use super::exchange::{
-    Attempt, Lease, Outgoing, Payload, drop_hop_by_hop, exchange, is_event_stream, short,
-};
+use super::exchange::{Attempt, Lease, Outgoing, Payload, drop_hop_by_hop, is_event_stream, short};
+use super::incoming::EngineBody;
+use super::pair::exchange_placed;
 use super::relay::{Relay, broke_off};
 use super::{Shard, identity, recorded, upload};
 use crate::dispatch::Slot;
@@ -68,26 +68,26 @@ pub(crate) async fn generate(
         Some(query) => format!("{}?{query}", api.path()),
         None => api.path().to_owned(),
     };
-    pass(shard, ask, Outgoing { method: head.method, target, headers }, payload).await
+    pass(shard, ask, api, Outgoing { method: head.method, target, headers }, payload).await
 }
 
 /// Passes a request to workers until one replies.
 async fn pass(
-    shard: &Shard,
+    shard: &Arc<Shard>,
     ask: Ask,
+    api: Api,
     outgoing: Outgoing,
     mut payload: Payload,
 ) -> Result<Response<Body>, Fault> {
     let mut slot = shard.parts().dispatch.place(ask).await?;
     loop {
-        let endpoint = Arc::clone(&slot.placement().endpoint);
-        let attempt = exchange(shard, &endpoint, Some(&slot), &outgoing, &mut payload).await;
-        let fault = match attempt {
+        let attempt = exchange_placed(shard, &slot, api, &outgoing, &mut payload).await;
+        let (fault, prefill) = match attempt {
             Attempt::Reply(response, lease) => match reply(shard, slot, response, lease).await {
                 Ok(response) => return Ok(response),
                 Err((unused, fault)) => {
                     slot = unused;
-                    fault
+                    (fault, false)
                 }
             },
             Attempt::Stopped(_) if payload.whole() => {
@@ -101,14 +101,15 @@ async fn pass(
             }
             // The slot is given up by its drop: the worker did nothing wrong.
             Attempt::Client(fault) => return Err(fault),
-            Attempt::Failed(fault) => fault,
+            Attempt::Failed(fault) => (fault, false),
+            Attempt::PrefillFailed(fault) => (fault, true),
         };
-        shard.parts().metrics.failed(endpoint.index);
+        shard.parts().metrics.failed(slot.placement().blamed(prefill).index);
         if !payload.whole() {
             slot.failed(fault.clone());
             return Err(fault);
         }
-        slot = slot.retry(fault).await?;
+        slot = slot.retry(fault, prefill).await?;
     }
 }
 
@@ -116,13 +117,18 @@ async fn pass(
 async fn reply(
     shard: &Shard,
     slot: Slot,
-    response: Response<Incoming>,
+    response: Response<EngineBody>,
     lease: Lease,
 ) -> Result<Response<Body>, (Slot, Fault)> {
     let is_short = short(&response, SHORT);
     let (mut head, body) = response.into_parts();
     if let Some(fault) = unavailable(head.status, slot.placement().endpoint.worker.as_str()) {
         return Err((slot, fault));
+    }
+    if head.status.is_server_error() && slot.placement().prefill.is_some() {
+        // Perhaps it could not have the KV: nothing was made, so another pair may do.
+        let message = format!("the engine answered {}", head.status);
+        return Err((slot, Fault::new(FaultKind::Infrastructure, "EngineError", message)));
     }
     drop_hop_by_hop(&mut head.headers);
     if !is_short {

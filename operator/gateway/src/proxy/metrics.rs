@@ -27,6 +27,10 @@ pub struct Metrics {
     pub(crate) continued: IntCounter,
     /// Turns that were sent again from their beginning.
     pub(crate) restarted: IntCounter,
+    /// Prefills whose KV went to another worker.
+    pub(crate) prefilled: IntCounter,
+    /// Prefills that kept no KV for another worker.
+    pub(crate) without_kv: IntCounter,
 }
 
 impl Metrics {
@@ -62,11 +66,19 @@ impl Metrics {
             "rollwright_gateway_turns_restarted_total",
             "Recorded turns that were sent again from their beginning.",
         )?;
+        let prefilled = IntCounter::new(
+            "rollwright_gateway_prefills_total",
+            "Prefills on workers for that alone whose KV went to another one.",
+        )?;
+        let without_kv = IntCounter::new(
+            "rollwright_gateway_prefills_without_kv_total",
+            "Prefills that were in vain: the engine has kept no KV for another one.",
+        )?;
         registry.register(Box::new(replies.clone()))?;
         registry.register(Box::new(head_seconds.clone()))?;
         registry.register(Box::new(failures.clone()))?;
         registry.register(Box::new(connections.clone()))?;
-        for counter in [&refused_connections, &continued, &restarted] {
+        for counter in [&refused_connections, &continued, &restarted, &prefilled, &without_kv] {
             registry.register(Box::new(counter.clone()))?;
         }
         let of_route =
@@ -82,6 +94,8 @@ impl Metrics {
             refused_connections,
             continued,
             restarted,
+            prefilled,
+            without_kv,
         })
     }
 

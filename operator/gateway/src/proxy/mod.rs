@@ -4,12 +4,15 @@
 //! Each thread has a listener, its connections and a pool of connections to engines of its
 //! own; what they share is the [`Dispatch`] and what never changes.
 
+mod abort;
 mod body;
 mod exchange;
 mod generate;
 mod identity;
+mod incoming;
 mod listen;
 mod metrics;
+mod pair;
 mod pool;
 mod recorded;
 mod relay;

@@ -121,6 +121,8 @@ pub(crate) async fn recorded(
 enum Break {
     /// The engine failed.
     Failed(Fault),
+    /// The engine failed that was to do the prefill.
+    PrefillFailed(Fault),
     /// The engine or the core ended it before its time. `restart`: by the core's wish its
     /// tokens do not count.
     Back { restart: bool },
@@ -183,7 +185,7 @@ impl Turn {
         let Some(slot) = self.slot.take() else { return Ok(String::new()) };
         if (go_on.is_none() && begun) || self.attempts >= ATTEMPTS {
             let fault = match why {
-                Break::Failed(fault) => fault,
+                Break::Failed(fault) | Break::PrefillFailed(fault) => fault,
                 Break::Back { .. } => {
                     let message = "the turn was taken back and cannot be gone on with from its tokens: send the request again";
                     infrastructure("TakenBack", message)
@@ -208,7 +210,8 @@ impl Turn {
             String::new()
         };
         self.slot = Some(match why {
-            Break::Failed(fault) => slot.retry(fault).await?,
+            Break::Failed(fault) => slot.retry(fault, false).await?,
+            Break::PrefillFailed(fault) => slot.retry(fault, true).await?,
             Break::Back { .. } => slot.back().await?,
         });
         Ok(held)

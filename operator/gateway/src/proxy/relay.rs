@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http_body::{Body as _, SizeHint};
-use hyper::body::Incoming;
 use rollwright_core::fault::{Fault, FaultKind};
 use rollwright_core::router::Usage;
 use tokio::time::Sleep;
 
 use super::body::BoxError;
 use super::exchange::Lease;
+use super::incoming::EngineBody;
 use super::reply::error_json;
 use crate::dispatch::Slot;
 
@@ -57,7 +57,7 @@ pub(crate) fn silent(limit: Duration) -> Fault {
 }
 
 /// The fault of an engine whose reply broke off.
-pub(crate) fn broke_off(error: &hyper::Error) -> Fault {
+pub(crate) fn broke_off(error: &(impl std::fmt::Display + ?Sized)) -> Fault {
     let message = format!("the engine's reply broke off: {error}");
     Fault::new(FaultKind::Infrastructure, "EngineBroke", message)
 }
@@ -75,7 +75,7 @@ pub(crate) struct Relay {
 
 struct Flow {
     // Dropped in this order: the engine's connection is closed before its slot is free.
-    body: Incoming,
+    body: EngineBody,
     lease: Lease,
     slot: Option<Slot>,
 }
@@ -83,7 +83,7 @@ struct Flow {
 impl Relay {
     /// `slot` is `None` for what took none.
     pub(crate) fn new(
-        body: Incoming,
+        body: EngineBody,
         lease: Lease,
         slot: Option<Slot>,
         events: bool,

@@ -82,9 +82,10 @@ fn caller(shard: &Shard, local: bool, request: &Request<Incoming>) -> Result<Cal
     }
     let parts = shard.parts();
     let header = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
-    let auth = parts.auth.as_ref().ok_or_else(|| {
-        Fault::new(FaultKind::User, "Unauthenticated", "the caller is not known")
-    })?;
+    let auth = parts
+        .auth
+        .as_ref()
+        .ok_or_else(|| Fault::new(FaultKind::User, "Unauthenticated", "the caller is not known"))?;
     let caller = auth.authenticate(header, SystemTime::now())?;
     if !caller.may_use(&parts.job) {
         let message = format!("this API key or token is not for job `{}`", parts.job);
@@ -136,7 +137,9 @@ async fn models(shard: &Arc<Shard>) -> Result<Response<Body>, Fault> {
             let relay = Relay::new(body, lease, None, false, shard.limits().idle_timeout);
             Ok(Response::from_parts(head, Body::relay(relay)))
         }
-        Attempt::Failed(fault) | Attempt::Client(fault) => Err(fault),
+        Attempt::Failed(fault) | Attempt::PrefillFailed(fault) | Attempt::Client(fault) => {
+            Err(fault)
+        }
         // Nobody can stop what has no slot.
         Attempt::Stopped(_) => Err(Fault::new(FaultKind::Cancelled, "Stopped", "it was stopped")),
     }

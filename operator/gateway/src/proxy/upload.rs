@@ -149,6 +149,12 @@ pub(crate) async fn read(
     Ok(Kept { pieces, length, _share: share.map(Arc::new) })
 }
 
+/// A body of our own making, in the memory that large bodies may take.
+pub(crate) fn made(body: Bytes, limits: &Limits, budget: &Arc<Budget>) -> Result<Kept, Fault> {
+    let share = (body.len() > limits.max_kept).then(|| budget.take(body.len())).transpose()?;
+    Ok(Kept { _share: share.map(Arc::new), ..Kept::from(body) })
+}
+
 /// A body on its way to an engine.
 pub(crate) enum Upload {
     /// A kept body.
@@ -174,6 +180,14 @@ pub(crate) struct Streamed {
 }
 
 impl Upload {
+    /// All of it, which is read now where it still comes from the client.
+    pub(crate) async fn read(self, limits: &Limits, budget: &Arc<Budget>) -> Result<Kept, Fault> {
+        match self {
+            Self::Kept { kept, .. } => Ok(kept),
+            Self::Streamed(streamed) => read(streamed.body, limits, budget).await,
+        }
+    }
+
     pub(crate) fn kept(kept: &Kept) -> Self {
         Self::Kept { kept: kept.clone(), next: 0 }
     }

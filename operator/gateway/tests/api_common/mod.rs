@@ -13,6 +13,7 @@ use axum::http::{HeaderMap, Method, Request, StatusCode, header};
 use bytes::Bytes;
 use futures::{StreamExt as _, stream};
 use http_body_util::BodyExt as _;
+use rollwright_auth::Caller;
 use rollwright_core::fault::{Fault, FaultKind};
 use rollwright_core::ids::{GroupId, Task, TrajectoryId};
 use rollwright_core::version::{BatchId, Version};
@@ -263,6 +264,23 @@ impl Rollouts for Double {
         Ok(WeightsReport { version: 7, begun: Some(8), workers: vec![worker] })
     }
 
+    async fn set_workers(&self, wished: WorkerSet) -> Result<WorkerStates, Fault> {
+        self.note(&wished)?;
+        self.workers().await
+    }
+
+    async fn workers(&self) -> Result<WorkerStates, Fault> {
+        self.fault.lock().unwrap().clone().map_or(Ok(()), Err)?;
+        let status = |name: &str, state: &str, version| WorkerStatus {
+            name: name.to_owned(),
+            state: state.to_owned(),
+            in_flight: 3,
+            version,
+        };
+        let workers = vec![status("w0", "serving", Some(7)), status("w1", "joining", None)];
+        Ok(WorkerStates { workers })
+    }
+
     async fn status(&self) -> Result<StatusReport, Fault> {
         self.note("status")?;
         Ok(StatusReport {
@@ -272,12 +290,14 @@ impl Rollouts for Double {
                 id: "w0".to_owned(),
                 url: "http://127.0.0.1:1".to_owned(),
                 class: "h20".to_owned(),
+                role: "mixed".to_owned(),
                 state: "ready".to_owned(),
                 version: Some(7),
                 slots: 8,
                 running: 1,
                 pending: 0,
             }],
+            lacks: None,
             pending: 0,
             trajectories: TrajectoryCounts { running: 1, scoring: 2 },
             groups_open: 1,
@@ -320,12 +340,14 @@ impl Answer {
 pub(crate) struct Api {
     pub(crate) double: Arc<Double>,
     pub(crate) document: Value,
+    /// Who calls.
+    pub(crate) caller: Caller,
 }
 
 impl Api {
     pub(crate) fn new() -> Self {
         let document = serde_json::to_value(document()).unwrap();
-        Self { double: Double::new(), document }
+        Self { double: Double::new(), document, caller: Caller::operator() }
     }
 
     pub(crate) fn router(&self) -> axum::Router {
@@ -352,7 +374,8 @@ impl Api {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        let response = self.router().oneshot(request.body(body.into()).unwrap()).await.unwrap();
+        let request = request.extension(self.caller.clone()).body(body.into()).unwrap();
+        let response = self.router().oneshot(request).await.unwrap();
         let (parts, body) = response.into_parts();
         let bytes = body.collect().await.unwrap().to_bytes();
         let answer = Answer { status: parts.status, headers: parts.headers, bytes };

@@ -83,7 +83,7 @@ impl Job {
                 version: Some(Version(0)),
             };
             let worker = WorkerId::new(&format!("w{index}")).unwrap();
-            config.workers.push(WorkerConfig { worker, url, spec });
+            config.workers.push(WorkerConfig { worker, url, spec, bootstrap_port: None });
         }
         change(&mut config);
         let keys: PathBuf = dir.path().join("keys");

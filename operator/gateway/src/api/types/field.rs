@@ -1,11 +1,14 @@
 //! Fields that are checked while they are read, so that a refusal names their path.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
-use rollwright_core::ids::{GroupId, Task};
-use serde::Deserialize;
+use rollwright_core::ids::{Class, GroupId, Task, WorkerId};
 use serde::de::{Deserializer, Error};
+use serde::{Deserialize, Serializer};
 use serde_json::value::RawValue;
+
+use super::workers::WishedWorker;
 
 /// Longest wait of any call, seconds.
 pub(super) const MAX_WAIT: u32 = 600;
@@ -21,6 +24,12 @@ pub(super) const MAX_TEXT: usize = 1024;
 const MAX_DEPTH: usize = 128;
 /// Longest path of weights, bytes.
 const MAX_PATH: usize = 4096;
+/// Workers of a gateway.
+const MAX_WORKERS: usize = 10_000;
+/// Requests that one worker may have in flight.
+const MAX_SLOTS: u32 = 65_536;
+/// Longest URL of a worker, bytes.
+const MAX_URL: usize = 2048;
 
 pub(super) fn group_id<'de, D: Deserializer<'de>>(field: D) -> Result<Option<GroupId>, D::Error> {
     let text = Option::<String>::deserialize(field)?;
@@ -88,6 +97,53 @@ pub(super) fn path<'de, D: Deserializer<'de>>(field: D) -> Result<Option<String>
             Err(D::Error::custom(format!("a path has 1 to {MAX_PATH} bytes")))
         }
         path => Ok(path),
+    }
+}
+
+pub(super) fn worker<'de, D: Deserializer<'de>>(field: D) -> Result<WorkerId, D::Error> {
+    WorkerId::new(&String::deserialize(field)?).map_err(D::Error::custom)
+}
+
+pub(super) fn class<'de, D: Deserializer<'de>>(field: D) -> Result<Class, D::Error> {
+    Class::new(&String::deserialize(field)?).map_err(D::Error::custom)
+}
+
+/// An id as text.
+pub(super) fn shown<S: Serializer>(
+    id: &impl std::fmt::Display,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(id)
+}
+
+/// From 1 to `MAX_SLOTS`.
+pub(super) fn slots<'de, D: Deserializer<'de>>(field: D) -> Result<u32, D::Error> {
+    let slots = u32::deserialize(field)?;
+    if (1..=MAX_SLOTS).contains(&slots) {
+        return Ok(slots);
+    }
+    Err(D::Error::custom(format!("{slots} is not a number from 1 to {MAX_SLOTS}")))
+}
+
+pub(super) fn url<'de, D: Deserializer<'de>>(field: D) -> Result<String, D::Error> {
+    let url = String::deserialize(field)?;
+    if url.len() > MAX_URL {
+        let message = format!("{} bytes are too long: at most {MAX_URL}", url.len());
+        return Err(D::Error::custom(message));
+    }
+    Ok(url)
+}
+
+pub(super) fn workers<'de, D: Deserializer<'de>>(field: D) -> Result<Vec<WishedWorker>, D::Error> {
+    let workers = Vec::<WishedWorker>::deserialize(field)?;
+    if workers.len() > MAX_WORKERS {
+        let message = format!("{} workers are too many: at most {MAX_WORKERS}", workers.len());
+        return Err(D::Error::custom(message));
+    }
+    let mut names = HashSet::new();
+    match workers.iter().find(|worker| !names.insert(&worker.name)) {
+        Some(twice) => Err(D::Error::custom(format!("worker `{}` is named twice", twice.name))),
+        None => Ok(workers),
     }
 }
 

@@ -7,6 +7,7 @@ mod groups;
 mod status;
 mod trajectories;
 mod weights;
+mod workers;
 
 pub use self::batches::{
     Acknowledged, BatchBody, BatchGroupBody, RecordBody, TakeBatch, VersionRange,
@@ -21,6 +22,7 @@ pub use self::weights::{
     AbortWeights, BeginWeights, Begun, Bucket, CommitWeights, Committed, Transfer, UpdateAborted,
     WeightsReport, WeightsWorker, WorkerUrl,
 };
+pub use self::workers::{WishedWorker, WorkerRole, WorkerSet, WorkerStates, WorkerStatus};
 
 use rollwright_core::fault::Fault;
 use serde::Serialize;

@@ -12,6 +12,9 @@ pub struct StatusReport {
     pub version: u64,
     /// Its workers.
     pub workers: Vec<WorkerReport>,
+    /// Where prefill and decode are separate: the part that no healthy worker does, `prefill`
+    /// or `decode`; null otherwise.
+    pub lacks: Option<String>,
     /// Generation requests that wait for a worker.
     pub pending: u64,
     /// Its trajectories that have not ended.
@@ -39,6 +42,8 @@ pub struct WorkerReport {
     pub url: String,
     /// Its class of hardware.
     pub class: String,
+    /// Its part in a generation: `mixed`, `prefill` or `decode`.
+    pub role: String,
     /// Whether it serves, updates, or is out of service.
     pub state: String,
     /// The version that it holds; null where it is not known.

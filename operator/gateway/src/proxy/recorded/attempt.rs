@@ -6,16 +6,16 @@ use bytes::Bytes;
 use http::{Method, Response};
 use http_body_util::BodyExt as _;
 use http_body_util::Limited;
-use hyper::body::Incoming;
 use rollwright_core::fault::{Fault, FaultKind};
 use rollwright_crds::engine::EngineType;
 
 use super::{Break, Ended, Turn};
 use crate::engine::dialect::Api;
-use crate::engine::endpoint::Endpoint;
-use crate::proxy::Shard;
-use crate::proxy::exchange::{Attempt, Lease, Outgoing, Payload, exchange};
+use crate::proxy::abort::AbortByName;
+use crate::proxy::exchange::{Attempt, Lease, Outgoing, Payload};
 use crate::proxy::generate::unavailable;
+use crate::proxy::incoming::EngineBody;
+use crate::proxy::pair::exchange_placed;
 use crate::proxy::upload::Kept;
 
 /// The longest error of an engine that is passed on.
@@ -24,7 +24,7 @@ const ERROR: usize = 64 * 1024;
 /// A reply of status 200 that has begun.
 pub(super) struct Begun {
     // Dropped in this order: an engine that is told to abort by name hears that at last.
-    pub(super) response: Response<Incoming>,
+    pub(super) response: Response<EngineBody>,
     pub(super) lease: Lease,
     pub(super) abort: Option<AbortByName>,
 }
@@ -64,16 +64,16 @@ impl Turn {
         };
         let mut payload = Payload::Kept(Kept::from(Bytes::from(body)));
         let named = api == Api::Generate && endpoint.kind == EngineType::SGLang;
-        let abort = named.then(|| AbortByName {
-            shard: Arc::clone(&self.shard),
-            endpoint: Arc::clone(&endpoint),
-            rid: Some(rid),
-        });
-        match exchange(&self.shard, &endpoint, Some(slot), &outgoing, &mut payload).await {
+        let abort = named.then(|| AbortByName::new(&self.shard, &endpoint, rid));
+        match exchange_placed(&self.shard, slot, api, &outgoing, &mut payload).await {
             Attempt::Stopped(stop) => Ok(Err(Break::Back { restart: stop.restart })),
             Attempt::Failed(fault) => {
                 self.shard.parts().metrics.failed(endpoint.index);
                 Ok(Err(Break::Failed(fault)))
+            }
+            Attempt::PrefillFailed(fault) => {
+                self.shard.parts().metrics.failed(slot.placement().blamed(true).index);
+                Ok(Err(Break::PrefillFailed(fault)))
             }
             Attempt::Client(fault) => Err(fault.into()),
             Attempt::Reply(response, lease) => {
@@ -97,42 +97,5 @@ impl Turn {
                 if made.ids.is_empty() { Err(ended) } else { Err(ended.into_fault().into()) }
             }
         }
-    }
-}
-
-/// Tells `SGLang` to abort a request, when dropped before its end: it does not always notice
-/// that a connection was closed.
-pub(super) struct AbortByName {
-    shard: Arc<Shard>,
-    endpoint: Arc<Endpoint>,
-    rid: Option<String>,
-}
-
-impl AbortByName {
-    /// The request has ended.
-    pub(super) fn defuse(mut self) {
-        self.rid = None;
-    }
-}
-
-impl Drop for AbortByName {
-    fn drop(&mut self) {
-        let Some(rid) = self.rid.take() else { return };
-        let (shard, endpoint) = (Arc::clone(&self.shard), Arc::clone(&self.endpoint));
-        // Outside of a runtime the process is ending.
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        runtime.spawn(async move {
-            let mut headers = http::HeaderMap::new();
-            headers.insert(
-                http::header::CONTENT_TYPE,
-                http::HeaderValue::from_static("application/json"),
-            );
-            let outgoing =
-                Outgoing { method: Method::POST, target: "/abort_request".to_owned(), headers };
-            let body = Bytes::from(format!("{{\"rid\":\"{rid}\"}}"));
-            let mut payload = Payload::Kept(Kept::from(body));
-            // A dead engine has aborted it in its own way.
-            let _ = exchange(&shard, &endpoint, None, &outgoing, &mut payload).await;
-        });
     }
 }

@@ -9,16 +9,17 @@ use futures::stream::{self, StreamExt as _};
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderValue, Response};
 use http_body::Body as _;
-use hyper::body::Incoming;
 use rollwright_core::fault::{Fault, FaultKind};
 
-use super::attempt::{AbortByName, Begun};
+use super::attempt::Begun;
 use super::{Break, Ended, Turn};
 use crate::engine::dialect::Api;
 use crate::engine::sse::{Events, event};
 use crate::engine::turn::{Piece, Rejoin};
+use crate::proxy::abort::AbortByName;
 use crate::proxy::body::{Body, BoxError};
 use crate::proxy::exchange::Lease;
+use crate::proxy::incoming::EngineBody;
 use crate::proxy::relay::{Idle, broke_off, error_event, silent};
 
 /// The longest event of an engine. `SGLang` repeats the whole reply in each.
@@ -45,7 +46,7 @@ enum State {
 
 /// One engine's events.
 struct Flow {
-    body: Incoming,
+    body: EngineBody,
     lease: Lease,
     abort: Option<AbortByName>,
     events: Events,
