@@ -6,6 +6,7 @@
 pub mod arrange;
 pub mod buffer;
 pub mod cpu;
+pub mod elastic;
 pub mod fault;
 pub mod ids;
 pub mod placement;

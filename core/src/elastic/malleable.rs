@@ -1,0 +1,167 @@
+//! Actions that may be given other units at every round.
+
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+
+use super::line::{Decision, Given, Line};
+use super::room::Room;
+use super::work::Work;
+use crate::resources::Units;
+use crate::time::Time;
+
+/// Shares the cores anew between all that runs and can be resized and all that waits.
+/// A second of progress of an action is worth as many completions as it delays: of
+/// itself and of all that rank behind it (with identical concave speed-ups the cost to
+/// go is linear in the sizes, with factors that grow with the rank from the largest:
+/// heSRPT, arXiv 1903.09346; for a nearly linear speed-up they are that rank). The sum of
+/// speed-ups with those weights is what the cores are spent on.
+///
+/// What runs keeps at least its smallest units, and no waiting action starts before one
+/// that ranks before it.
+pub(super) fn resize(line: &Line) -> Decision {
+    let mut jobs = jobs(line);
+    let mut chosen = share(line, &jobs);
+    let held = (0..jobs.len()).find(|&k| jobs[k].of == Of::Waiting && chosen[k] == 0);
+    if let Some(held) = held {
+        let overtakes = |k: usize, job: &Job| k > held && job.of == Of::Waiting;
+        if (0..jobs.len()).any(|k| overtakes(k, &jobs[k]) && chosen[k] > 0) {
+            let mut k = 0;
+            jobs.retain(|job| {
+                k += 1;
+                !overtakes(k - 1, job)
+            });
+            chosen = share(line, &jobs);
+        }
+    }
+    let mut decision = Decision::default();
+    let mut waits = false;
+    for (job, &at) in jobs.iter().zip(&chosen) {
+        waits |= at == 0;
+        let Some(choice) = at.checked_sub(1).map(|at| job.work.choices()[at]) else { continue };
+        let given = Given { index: job.index, units: choice.units };
+        match job.of {
+            Of::Running if line.running[job.index].units != choice.units => {
+                decision.resizes.push(given);
+            }
+            Of::Waiting if !waits => decision.starts.push(given),
+            Of::Running | Of::Waiting => {}
+        }
+    }
+    decision.resizes.sort_by_key(|given| given.units > line.running[given.index].units);
+    decision
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Of {
+    Running,
+    Waiting,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Job<'a> {
+    of: Of,
+    index: usize,
+    rank: Time,
+    work: &'a Work,
+}
+
+/// All that may get cores, by rank. One that runs ranks by what is left of it.
+fn jobs<'a>(line: &Line<'a>) -> Vec<Job<'a>> {
+    let running = line.running.iter().enumerate().filter_map(|(index, running)| {
+        let resizable = running.resizable?;
+        let full = resizable.work.rank(resizable.submitted).since(resizable.submitted);
+        let rank = resizable.submitted + full.mul_f64(resizable.left.clamp(0.0, 1.0));
+        Some(Job { of: Of::Running, index, rank, work: resizable.work })
+    });
+    let waiting = line.waiting.iter().enumerate().map(|(index, waiting)| Job {
+        of: Of::Waiting,
+        index,
+        rank: waiting.work.rank(waiting.submitted),
+        work: waiting.work,
+    });
+    let mut jobs: Vec<Job> = running.chain(waiting).collect();
+    jobs.sort_by_key(|job| job.rank);
+    jobs
+}
+
+/// Of each job how many of its choices it has come up to; 0: it gets nothing.
+fn share(line: &Line, jobs: &[Job]) -> Vec<usize> {
+    let mut room = Room::of(line);
+    let mut chosen = vec![0; jobs.len()];
+    for (job, at) in jobs.iter().zip(&mut chosen) {
+        if job.of == Of::Running {
+            room.give_back(line.running[job.index].units);
+            *at = 1;
+        }
+    }
+    for job in jobs.iter().filter(|job| job.of == Of::Running) {
+        room.take(job.work.least().units);
+    }
+    let units = |job: &Job, at: usize| at.checked_sub(1).map(|at| job.work.choices()[at].units);
+    let mut steps: BinaryHeap<Step> =
+        (0..jobs.len()).filter_map(|k| Step::of(jobs, line.beyond, k, chosen[k])).collect();
+    while let Some(step) = steps.pop() {
+        let job = &jobs[step.job];
+        let before: Option<Units> = units(job, chosen[step.job]);
+        let Some(after) = units(job, step.to) else { continue };
+        if let Some(before) = before {
+            room.give_back(before);
+        }
+        if room.fits(after) {
+            room.take(after);
+            chosen[step.job] = step.to;
+            steps.extend(Step::of(jobs, line.beyond, step.job, step.to));
+        } else if let Some(before) = before {
+            room.take(before);
+        }
+    }
+    chosen
+}
+
+/// The best step up of one job: weighted speed-up for each core.
+struct Step {
+    gain: f64,
+    job: usize,
+    to: usize,
+}
+
+impl Step {
+    fn of(jobs: &[Job], beyond: usize, job: usize, at: usize) -> Option<Self> {
+        let choices = jobs[job].work.choices();
+        let slowest = choices[0].seconds;
+        let speed = |at: usize| {
+            at.checked_sub(1).map_or((0.0, 0.0), |at| {
+                let choice = choices[at];
+                let speed = if choice.seconds > 0.0 { slowest / choice.seconds } else { 1e9 };
+                (choice.units.as_f64(), speed)
+            })
+        };
+        let delayed = (jobs.len() - job + beyond) as f64;
+        let (units, from) = speed(at);
+        let steps = (at + 1..=choices.len()).map(|to| {
+            let (more, faster) = speed(to);
+            Self { gain: delayed * (faster - from) / (more - units), job, to }
+        });
+        steps.reduce(|best, step| if step.gain > best.gain { step } else { best })
+    }
+}
+
+impl Ord for Step {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.gain.total_cmp(&other.gain).then(other.job.cmp(&self.job))
+    }
+}
+
+impl PartialOrd for Step {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Step {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Step {}

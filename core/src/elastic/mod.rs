@@ -1,0 +1,26 @@
+//! How many units each scalable action of a node's line gets, and when: the decision
+//! of the default policy, [`Elastic`], and of ARL-Tangram's Algorithms 1 and 2
+//! ([`tangram`]) as its baseline.
+//!
+//! Views in, decisions out: nothing here holds cores or knows a queue. The rule and
+//! what it was measured to do are in `docs/elastic.md`.
+
+mod arrivals;
+mod backfill;
+mod decide;
+mod line;
+mod malleable;
+mod roll_out;
+mod room;
+mod rule;
+mod tangram;
+#[cfg(test)]
+mod tests;
+mod together;
+mod work;
+
+pub use arrivals::Arrivals;
+pub use decide::{Elastic, WINDOW};
+pub use line::{Decision, Given, Line, Resizable, Running, Waiting};
+pub use tangram::tangram;
+pub use work::{Choice, InvalidWork, Work};

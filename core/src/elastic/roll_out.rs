@@ -1,0 +1,199 @@
+//! What a rule leads to: a line played forward under it.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use super::arrivals::Expected;
+use super::line::{Given, Line};
+use super::room::Room;
+use super::rule::Rule;
+use super::together::together;
+use super::work::Work;
+use crate::resources::Units;
+use crate::time::Time;
+
+/// What the end of the last action weighs against the sum of all completion times: of
+/// two plans that are nearly as good the one that ends sooner is better.
+const LAST_END: f64 = 0.03;
+
+/// A state of a line from which rules are played forward.
+pub(super) struct Scene<'a> {
+    line: &'a Line<'a>,
+    expected: &'a [Expected<'a>],
+    room: Room,
+    /// Ends of what runs.
+    ends: BinaryHeap<Reverse<End>>,
+    ranks: Vec<Time>,
+}
+
+/// Seconds from now, and what becomes free. Seconds are never negative, so that their
+/// bits are in their order.
+type End = (u64, Units);
+
+/// What a rule promises.
+#[derive(Debug)]
+pub(super) struct Promise {
+    /// The sum of completion times, and more; the less the better.
+    pub(super) cost: f64,
+    /// What it starts now.
+    pub(super) starts: Vec<Given>,
+}
+
+impl<'a> Scene<'a> {
+    pub(super) fn new(line: &'a Line<'a>, expected: &'a [Expected<'a>]) -> Self {
+        let end = |at: Time| at.since(line.now).as_secs_f64().to_bits();
+        Self {
+            line,
+            expected,
+            room: Room::of(line),
+            ends: line.running.iter().map(|r| Reverse((end(r.ends), r.units))).collect(),
+            ranks: line.waiting.iter().map(|w| w.work.rank(w.submitted)).collect(),
+        }
+    }
+
+    /// Actions that one roll-out plays, at most.
+    pub(super) fn size(&self) -> usize {
+        self.line.waiting.len() + self.expected.len() + self.line.running.len()
+    }
+
+    /// Plays the line forward until all that waits, and all that is expected, is started.
+    /// `None` where the rule cannot be followed, or costs at least `limit`.
+    pub(super) fn roll_out(&self, rule: Rule, limit: f64) -> Option<Promise> {
+        let order = self.order(rule)?;
+        let mut play = Play {
+            scene: self,
+            limit,
+            room: self.room,
+            ends: self.ends.clone(),
+            now: 0.0,
+            last_end: 0.0,
+            cost: 0.0,
+            starts: Vec::new(),
+        };
+        let mut order = order.as_slice();
+        if rule == Rule::Together {
+            for (index, units) in together(self.line, self.room)?.into_iter().enumerate() {
+                let work = self.line.waiting[index].work;
+                let chosen = work.choices().iter().find(|choice| choice.units == units)?;
+                play.start(self.waited(index), chosen.seconds, units)?;
+                play.starts.push(Given { index, units });
+            }
+            order = &[];
+        }
+        play.to_the_end(rule, order)
+    }
+
+    /// The places in the line in the order of the rule; `None` where that order is the
+    /// usual one and the rule thus nothing new.
+    fn order(&self, rule: Rule) -> Option<Vec<usize>> {
+        let waiting = self.line.waiting;
+        let mut order: Vec<usize> = (0..waiting.len()).collect();
+        if rule.keeps_order() {
+            return Some(order);
+        }
+        let running = self.line.running.iter();
+        let left = running.map(|r| r.ends.since(self.line.now).as_secs_f64() * r.units.as_f64());
+        let backlog: f64 =
+            waiting.iter().map(|w| w.work.least().cost()).chain(left).sum::<f64>();
+        let long = backlog / f64::from(self.line.cores) / 2.0;
+        let fastest = |index: usize| waiting[index].work.at_most(self.line.cores).seconds;
+        let length = |index: &usize| {
+            let seconds = fastest(*index);
+            if seconds >= long { Reverse(seconds.to_bits()) } else { Reverse(0) }
+        };
+        order.sort_by_key(length);
+        (!order.is_sorted()).then_some(order)
+    }
+
+    /// Seconds that one has waited.
+    fn waited(&self, index: usize) -> f64 {
+        self.line.now.since(self.line.waiting[index].submitted).as_secs_f64()
+    }
+}
+
+struct Play<'a> {
+    scene: &'a Scene<'a>,
+    limit: f64,
+    room: Room,
+    ends: BinaryHeap<Reverse<End>>,
+    now: f64,
+    last_end: f64,
+    cost: f64,
+    starts: Vec<Given>,
+}
+
+impl Play<'_> {
+    /// Starts one that has waited for so many seconds, now; `None` where that costs too
+    /// much.
+    fn start(&mut self, waited: f64, seconds: f64, units: Units) -> Option<()> {
+        self.room.take(units);
+        let end = self.now + seconds;
+        self.ends.push(Reverse((end.to_bits(), units)));
+        self.last_end = self.last_end.max(end);
+        self.cost += waited + seconds;
+        (self.cost < self.limit).then_some(())
+    }
+
+    fn to_the_end(mut self, rule: Rule, order: &[usize]) -> Option<Promise> {
+        let Scene { line, expected, .. } = *self.scene;
+        // Those that were expected and have come, by rank.
+        let mut come: BinaryHeap<Reverse<(Time, usize)>> = BinaryHeap::new();
+        let (mut next, mut started) = (0, 0);
+        loop {
+            // Who is first?
+            let here = order.get(started).copied();
+            let late = come.peek().map(|Reverse(late)| *late);
+            let overtaken = |index: usize| {
+                rule.keeps_order() && late.is_some_and(|(rank, _)| rank < self.scene.ranks[index])
+            };
+            let first: Option<(&Work, f64)> = match (here, late) {
+                (Some(index), _) if !overtaken(index) => {
+                    Some((line.waiting[index].work, self.scene.waited(index) + self.now))
+                }
+                (_, Some((_, index))) => {
+                    Some((expected[index].work, self.now - expected[index].after))
+                }
+                _ => None,
+            };
+            let next_end = self.ends.peek().map(|Reverse((end, _))| f64::from_bits(*end));
+            if let Some((work, waited)) = first {
+                let behind = order.len() - started + come.len() - 1 + line.beyond;
+                let soonest = next_end.unwrap_or(self.now) - self.now;
+                if let Some(choice) =
+                    rule.choose(work, &self.room, line.cores, behind, soonest.max(0.0))
+                {
+                    self.start(waited, choice.seconds, choice.units)?;
+                    if let Some(index) = here.filter(|index| !overtaken(*index)) {
+                        if self.now <= 0.0 {
+                            self.starts.push(Given { index, units: choice.units });
+                        }
+                        started += 1;
+                    } else {
+                        come.pop();
+                    }
+                    continue;
+                }
+            }
+            // Nothing more can start: what happens next?
+            let arrival = expected.get(next).map(|e| e.after);
+            if first.is_none() && arrival.is_none() {
+                break;
+            }
+            if next_end.is_some_and(|end| arrival.is_none_or(|arrival| end <= arrival)) {
+                let Some(Reverse((end, units))) = self.ends.pop() else { return None };
+                self.now = self.now.max(f64::from_bits(end));
+                self.room.give_back(units);
+            } else {
+                // Neither an end nor an arrival: the first never fits.
+                self.now = self.now.max(arrival?);
+                come.push(Reverse((expected[next].rank, next)));
+                next += 1;
+            }
+        }
+        let members = line.waiting.len() + expected.len();
+        // Those beyond the window wait until it is empty.
+        let beyond = line.beyond as f64 * self.now;
+        let cost = self.cost + beyond + LAST_END * members as f64 * self.last_end;
+        (cost < self.limit).then_some(Promise { cost, starts: self.starts })
+    }
+}

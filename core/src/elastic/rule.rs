@@ -1,0 +1,77 @@
+//! Simple rules, of which each round follows the one that promises most.
+
+use super::room::Room;
+use super::work::{Choice, Work};
+
+/// How the first of a line gets its units.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Rule {
+    /// The units that cost least where a core-second is priced by the delay that it
+    /// causes: one core held for dt delays each of W waiting by dt / cores, so the cost
+    /// is `D(m) * (1 + factor * W / cores * m)`.
+    Priced(f64),
+    /// The largest units up to so many cores, waiting for them.
+    AtMost(u32),
+    /// All at once, the cores arranged for the least sum of durations; then
+    /// `Priced(1)`.
+    Together,
+    /// As `Priced`, but those that alone last half as long as the whole backlog go first:
+    /// left to the end, they would be all that the end waits for.
+    LongFirst(f64),
+}
+
+impl Rule {
+    /// All of them, the likeliest first.
+    pub(super) const ALL: [Self; 13] = [
+        Self::Priced(1.0),
+        Self::Priced(2.0),
+        Self::Priced(0.5),
+        Self::AtMost(0),
+        Self::AtMost(1),
+        Self::AtMost(2),
+        Self::AtMost(4),
+        Self::AtMost(8),
+        Self::AtMost(16),
+        Self::AtMost(32),
+        Self::Together,
+        Self::LongFirst(1.0),
+        Self::LongFirst(2.0),
+    ];
+
+    /// True where it serves a line in the order of ranks.
+    pub(super) fn keeps_order(self) -> bool {
+        !matches!(self, Self::LongFirst(_))
+    }
+
+    /// What the first of a line gets now, with `behind` more waiting and the next running
+    /// action ending after `next_end` seconds; `None` where it had better wait.
+    pub(super) fn choose(
+        self,
+        work: &Work,
+        room: &Room,
+        cores: u32,
+        behind: usize,
+        next_end: f64,
+    ) -> Option<Choice> {
+        let factor = match self {
+            Self::AtMost(limit) => {
+                let choice = work.at_most(limit.min(cores));
+                return room.fits(choice.units).then_some(choice);
+            }
+            Self::Priced(factor) | Self::LongFirst(factor) => factor,
+            Self::Together => 1.0,
+        };
+        let price = factor * behind as f64 / f64::from(cores);
+        let cost = |choice: &Choice| choice.seconds * (1.0 + price * choice.units.as_f64());
+        let on_node = work.choices().iter().filter(|choice| choice.units.ceil() <= cores);
+        let best = on_node.min_by(|a, b| cost(a).total_cmp(&cost(b)))?;
+        if room.fits(best.units) {
+            return Some(*best);
+        }
+        // Fewer now, or as many as is best after the next end?
+        let fewer = |c: &&Choice| c.units < best.units && room.fits(c.units);
+        let now = work.choices().iter().rev().find(fewer)?;
+        let idle = next_end * (1.0 + price * f64::from(room.free()));
+        (cost(now) <= cost(best) + idle).then_some(*now)
+    }
+}

@@ -1,0 +1,107 @@
+//! All that wait, started at once.
+
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+
+use super::line::Line;
+use super::room::Room;
+use crate::arrange::{self, CoreTable, Task};
+use crate::resources::Units;
+
+/// Free cores times actions, up to which the arrangement is exact.
+const EXACT: usize = 2048;
+
+/// Units for every waiting action such that the durations sum to the least: exactly
+/// where the instance is small and no shares are in it, else by the best gain for each
+/// core. `None` where not all fit.
+pub(super) fn together(line: &Line, room: Room) -> Option<Vec<Units>> {
+    let free = room.free() as usize;
+    if line.beyond > 0 {
+        return None;
+    }
+    exactly(line, free).or_else(|| by_gain(line, room))
+}
+
+fn exactly(line: &Line, free: usize) -> Option<Vec<Units>> {
+    if line.waiting.len() * free > EXACT {
+        return None;
+    }
+    let tasks = line.waiting.iter().map(|waiting| {
+        let choices = waiting.work.choices();
+        if choices[0].units.is_share() {
+            return None;
+        }
+        Task::new(choices.iter().map(|choice| arrange::Choice {
+            units: u64::from(choice.units.ceil()),
+            duration: choice.seconds,
+        }))
+        .ok()
+    });
+    let tasks: Vec<Task> = tasks.collect::<Option<_>>()?;
+    let arrangement = CoreTable::new(&tasks, free).arrangement(tasks.len(), free)?;
+    Some(arrangement.units.into_iter().map(|units| Units::cores(units as u16)).collect())
+}
+
+fn by_gain(line: &Line, mut room: Room) -> Option<Vec<Units>> {
+    for waiting in line.waiting {
+        let least = waiting.work.least().units;
+        if !room.fits(least) {
+            return None;
+        }
+        room.take(least);
+    }
+    let mut chosen = vec![0; line.waiting.len()];
+    let mut gains: BinaryHeap<Gain> =
+        (0..chosen.len()).filter_map(|index| Gain::of(line, index, 0)).collect();
+    while let Some(gain) = gains.pop() {
+        let choices = line.waiting[gain.index].work.choices();
+        room.give_back(choices[chosen[gain.index]].units);
+        if room.fits(choices[gain.to].units) {
+            chosen[gain.index] = gain.to;
+            gains.extend(Gain::of(line, gain.index, gain.to));
+        }
+        room.take(choices[chosen[gain.index]].units);
+    }
+    Some(chosen.iter().zip(line.waiting).map(|(&at, w)| w.work.choices()[at].units).collect())
+}
+
+/// The best step up of one action: seconds gained for each core.
+struct Gain {
+    slope: f64,
+    index: usize,
+    to: usize,
+}
+
+impl Gain {
+    fn of(line: &Line, index: usize, at: usize) -> Option<Self> {
+        let choices = line.waiting[index].work.choices();
+        let from = choices[at];
+        let steps = (at + 1..choices.len()).map(|to| Self {
+            slope: (from.seconds - choices[to].seconds)
+                / (choices[to].units.as_f64() - from.units.as_f64()),
+            index,
+            to,
+        });
+        steps.reduce(|best, step| if step.slope > best.slope { step } else { best })
+    }
+}
+
+impl Ord for Gain {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.slope.total_cmp(&other.slope).then(other.index.cmp(&self.index))
+    }
+}
+
+impl PartialOrd for Gain {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Gain {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Gain {}
