@@ -146,7 +146,7 @@ impl<'a> Scheduler<'a> for Pods<'a> {
         match &mut self.pools[action.pool] {
             Pool::Cpu { .. } => {
                 if let (Some(sharing), Some(&node)) = (&mut self.sharing, self.node_of.get(&of)) {
-                    return sharing.finished(of, action.pool, node, world);
+                    return sharing.finished(of, action, node, world);
                 }
             }
             Pool::Gpu => self.replicas.finished(action),

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::cluster::{Cluster, PoolKind, nanos};
+use crate::cluster::{Cluster, PoolKind};
 use crate::workload::{Action, UNIT};
 use crate::world::World;
 
@@ -17,12 +17,16 @@ pub(crate) struct Sharing<'a> {
     changed: BTreeSet<(usize, usize)>,
 }
 
-/// What runs on a node, by trajectory.
+/// What runs on a node, those that can use least first.
 #[derive(Default)]
 struct Running<'a> {
-    actions: BTreeMap<usize, Share<'a>>,
+    actions: BTreeMap<Place, Share<'a>>,
     since: u64,
 }
+
+/// Bits of the most cores that an action can use, which are ordered as they are; and
+/// its trajectory.
+type Place = (u64, usize);
 
 struct Share<'a> {
     action: &'a Action,
@@ -30,17 +34,17 @@ struct Share<'a> {
     left: f64,
     /// Cores, since the last change.
     cores: f64,
+    /// Nanoseconds of the whole action at these cores.
+    whole: f64,
+    /// Nanoseconds that are left at these cores.
+    end: u64,
 }
 
 impl Share<'_> {
-    /// Nanoseconds of the whole action at the present cores.
-    fn whole(&self) -> f64 {
-        let seconds = if self.cores < 1.0 {
-            self.action.seconds(1.0) / self.cores
-        } else {
-            self.action.seconds(self.cores)
-        };
-        seconds * 1e9
+    fn run_on(&mut self, cores: f64) {
+        self.cores = cores;
+        self.whole = self.action.seconds(cores) / cores.min(1.0) * 1e9;
+        self.end = (self.left * self.whole).round() as u64;
     }
 }
 
@@ -53,6 +57,11 @@ impl<'a> Sharing<'a> {
         Self { limit, cores: cores.collect(), nodes: BTreeMap::new(), changed: BTreeSet::new() }
     }
 
+    /// Where an action stands in its node.
+    fn place(&self, of: usize, action: &Action) -> Place {
+        (self.limit.min(action.largest() as f64 / UNIT as f64).to_bits(), of)
+    }
+
     pub(crate) fn start(
         &mut self,
         of: usize,
@@ -60,29 +69,42 @@ impl<'a> Sharing<'a> {
         node: usize,
         world: &mut World<'a>,
     ) {
-        let place = (action.pool, node);
-        let running = self.nodes.entry(place).or_default();
+        let place = self.place(of, action);
+        let running = self.nodes.entry((action.pool, node)).or_default();
         running.progress(action.pool, world);
-        running.actions.insert(of, Share { action, left: 1.0, cores: 0.0 });
-        self.changed.insert(place);
+        let share = Share { action, left: 1.0, cores: 0.0, whole: 0.0, end: 0 };
+        running.actions.insert(place, share);
+        self.changed.insert((action.pool, node));
         world.begin(of, 0);
     }
 
-    pub(crate) fn finished(&mut self, of: usize, pool: usize, node: usize, world: &mut World<'a>) {
-        if let Some(running) = self.nodes.get_mut(&(pool, node)) {
-            running.progress(pool, world);
-            running.actions.remove(&of);
-            self.changed.insert((pool, node));
+    pub(crate) fn finished(
+        &mut self,
+        of: usize,
+        action: &Action,
+        node: usize,
+        world: &mut World<'a>,
+    ) {
+        let place = self.place(of, action);
+        if let Some(running) = self.nodes.get_mut(&(action.pool, node)) {
+            running.progress(action.pool, world);
+            running.actions.remove(&place);
+            self.changed.insert((action.pool, node));
         }
     }
 
-    /// Shares anew where something changed, and times the ends.
+    /// Shares anew where something changed. Only the next ends are timed: they change
+    /// the shares of all others.
     pub(crate) fn settle(&mut self, world: &mut World<'a>) {
-        for place in std::mem::take(&mut self.changed) {
-            if let Some(running) = self.nodes.get_mut(&place) {
-                running.share(self.cores[place.0], self.limit);
-                for (&of, share) in &running.actions {
-                    world.time(of, nanos(share.left * share.whole() / 1e9));
+        for node in std::mem::take(&mut self.changed) {
+            let Some(running) = self.nodes.get_mut(&node) else { continue };
+            running.share(self.cores[node.0]);
+            let next = running.actions.values().map(|share| share.end).min();
+            for (&(_, of), share) in &running.actions {
+                if Some(share.end) == next {
+                    world.time(of, share.end);
+                } else {
+                    world.untime(of);
                 }
             }
         }
@@ -98,23 +120,18 @@ impl Running<'_> {
             return;
         }
         for share in self.actions.values_mut() {
-            share.left = (share.left - passed / share.whole()).max(0.0);
+            share.left = (share.left - passed / share.whole).max(0.0);
             world.usage[pool].busy.add_area(passed * share.cores);
         }
     }
 
     /// Water-filling: equal parts, but no more than each can use.
-    fn share(&mut self, cores: f64, limit: f64) {
-        let mut shares: Vec<(f64, &mut Share<'_>)> = self
-            .actions
-            .values_mut()
-            .map(|share| (limit.min(share.action.largest() as f64 / UNIT as f64), share))
-            .collect();
-        shares.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let (mut left, mut waiting) = (cores, shares.len());
-        for (most, share) in shares {
-            share.cores = most.min(left / waiting as f64);
-            left -= share.cores;
+    fn share(&mut self, cores: f64) {
+        let (mut left, mut waiting) = (cores, self.actions.len());
+        for (&(most, _), share) in &mut self.actions {
+            let cores = f64::from_bits(most).min(left / waiting as f64);
+            share.run_on(cores);
+            left -= cores;
             waiting -= 1;
         }
     }

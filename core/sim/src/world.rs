@@ -150,6 +150,11 @@ impl<'a> World<'a> {
         self.after(nanos, Event::Finished { of, timing });
     }
 
+    /// The trajectory's action does not end as it was timed.
+    pub(crate) fn untime(&mut self, of: usize) {
+        self.progress[of].timing += 1;
+    }
+
     /// The trajectory's action has ended: its record is written, and it proceeds.
     /// Returns the units that it had.
     pub(crate) fn finish(&mut self, of: usize) -> u64 {
