@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use crate::cgroup::CoreList;
+use crate::cgroup::{Bounds, CoreList};
 
 /// Cores and memory that sandboxes may use.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,9 +36,9 @@ pub enum TopologyError {
         wanted: &'static str,
     },
     /// Nothing is left.
-    #[error("no core is left for sandboxes: the agent may run on {have}, and {kept} are reserved")]
+    #[error("no core is left for sandboxes: there are {have}, and {kept} are reserved")]
     NoCores {
-        /// Cores that the process may run on.
+        /// Cores that the process, or the sandboxes' cgroup, may run on.
         have: usize,
         /// Cores kept back.
         kept: usize,
@@ -63,9 +63,17 @@ pub struct Reserved {
 }
 
 /// Reads the topology below `root` (`/` in production), within the cores that
-/// this process may run on.
-pub fn discover(root: &Path, reserved: &Reserved) -> Result<Topology, TopologyError> {
-    let allowed = allowed_cores(root)?;
+/// this process may run on; or `within` a cgroup, where that holds the sandboxes: the
+/// kubelet may have given it cores that are not this process's.
+pub fn discover(
+    root: &Path,
+    reserved: &Reserved,
+    within: Option<&Bounds>,
+) -> Result<Topology, TopologyError> {
+    let allowed = match within {
+        Some(within) => within.cores.clone(),
+        None => allowed_cores(root)?,
+    };
     let usable = |core: &u32| !reserved.cores.contains(core);
     let numa: Vec<Vec<u32>> = numa_nodes(root)?
         .into_iter()
@@ -76,7 +84,8 @@ pub fn discover(root: &Path, reserved: &Reserved) -> Result<Topology, TopologyEr
         let kept = allowed.iter().filter(|core| reserved.cores.contains(core)).count();
         return Err(TopologyError::NoCores { have: allowed.len(), kept });
     }
-    let have = total_memory(root)?;
+    let bound = within.and_then(|within| within.memory_bytes).unwrap_or(u64::MAX);
+    let have = total_memory(root)?.min(bound);
     let memory_bytes = have
         .checked_sub(reserved.memory_bytes)
         .filter(|left| *left > 0)
@@ -162,15 +171,28 @@ mod tests {
     fn cores_are_those_allowed_and_not_reserved() {
         let dir = tree(&["0-3", "4-7"], "1-6");
         let reserved = Reserved { cores: [1, 4].into(), memory_bytes: 24_000 };
-        let got = discover(dir.path(), &reserved).unwrap();
+        let got = discover(dir.path(), &reserved, None).unwrap();
         assert_eq!(got.numa, vec![vec![2, 3], vec![5, 6]]);
+        assert_eq!(got.memory_bytes, 1_000_000);
+    }
+
+    #[test]
+    fn a_cgroup_has_cores_and_memory_of_its_own() {
+        let dir = tree(&["0-3", "4-7"], "0-1");
+        let reserved = Reserved { cores: [3].into(), memory_bytes: 24_000 };
+        let within = Bounds { cores: "2-5".parse().unwrap(), memory_bytes: Some(500_000) };
+        let got = discover(dir.path(), &reserved, Some(&within)).unwrap();
+        assert_eq!(got.numa, vec![vec![2], vec![4, 5]]);
+        assert_eq!(got.memory_bytes, 476_000);
+        let within = Bounds { memory_bytes: None, ..within };
+        let got = discover(dir.path(), &reserved, Some(&within)).unwrap();
         assert_eq!(got.memory_bytes, 1_000_000);
     }
 
     #[test]
     fn a_kernel_without_numa_is_one_node() {
         let dir = tree(&[], "0-7");
-        let got = discover(dir.path(), &Reserved::default()).unwrap();
+        let got = discover(dir.path(), &Reserved::default(), None).unwrap();
         assert_eq!(got.numa, vec![(0..8).collect::<Vec<_>>()]);
     }
 
@@ -178,13 +200,19 @@ mod tests {
     fn nothing_left_is_an_error_that_says_so() {
         let dir = tree(&["0-1"], "0-1");
         let reserved = Reserved { cores: [0, 1].into(), memory_bytes: 0 };
-        assert!(matches!(discover(dir.path(), &reserved), Err(TopologyError::NoCores { .. })));
+        assert!(matches!(
+            discover(dir.path(), &reserved, None),
+            Err(TopologyError::NoCores { .. })
+        ));
         let reserved = Reserved { cores: [].into(), memory_bytes: 1 << 40 };
-        assert!(matches!(discover(dir.path(), &reserved), Err(TopologyError::NoMemory { .. })));
+        assert!(matches!(
+            discover(dir.path(), &reserved, None),
+            Err(TopologyError::NoMemory { .. })
+        ));
     }
 
     #[test]
     fn this_machine_can_be_read() {
-        assert!(discover(Path::new("/"), &Reserved::default()).is_ok());
+        assert!(discover(Path::new("/"), &Reserved::default(), None).is_ok());
     }
 }

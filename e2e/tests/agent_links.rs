@@ -36,14 +36,15 @@ struct Queue {
 }
 
 impl Queue {
-    async fn start(root: &Path, name: &'static str) -> anyhow::Result<Self> {
+    /// `grace`: how long its node may be away.
+    async fn start(root: &Path, name: &'static str, grace: Duration) -> anyhow::Result<Self> {
         let dir = root.join(name);
         std::fs::create_dir(&dir)?;
         let mut params = CertificateParams::new(Vec::new())?;
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let authority = CertifiedIssuer::self_signed(params, KeyPair::generate()?)?;
         let mut config = QueueConfig::new(name, dir.join("store"));
-        config.core.node_grace = Duration::from_millis(200);
+        config.core.node_grace = grace;
         let spec = SandboxSpec {
             image: docker::IMAGE.to_owned(),
             memory_bytes: 64 << 20,
@@ -186,7 +187,8 @@ impl Agent {
 async fn an_agent_follows_its_assignment() -> anyhow::Result<()> {
     // Short, so that the sockets below it fit in 108 bytes.
     let root = tempfile::Builder::new().prefix("rw-").tempdir_in("/tmp")?;
-    let (a, b) = (Queue::start(root.path(), "a").await?, Queue::start(root.path(), "b").await?);
+    let a = Queue::start(root.path(), "a", LIMIT).await?;
+    let b = Queue::start(root.path(), "b", Duration::from_millis(100)).await?;
     let mut agent = Agent::new(root.path())?;
     agent.start();
     // It waits without an entry, and without certificates.
@@ -212,34 +214,39 @@ async fn an_agent_follows_its_assignment() -> anyhow::Result<()> {
     ensure!(read.text() == "kept\n", "{read:?}");
     ensure!(agent.sandboxes().await? == first);
 
-    // Another queue: what runs for the old one ends with a typed fault, its sandbox goes.
-    let mut held = caller.submit(shell("held", "t", "echo on; sleep 600")).await?;
-    rollwright_e2e::client::until_output(&mut held, "on").await?;
+    // Another queue: the sandbox goes before the other queue has the node.
     b.credentials(&agent.links)?;
     agent.assign(Some(&b.assignment(1 << 30)))?;
     b.has_the_node().await?;
+    ensure!(agent.sandboxes().await?.is_empty());
     a.has_no_node().await?;
-    ensure!(agent.sandboxes().await?.is_empty(), "the old queue's sandboxes went first");
+
+    // What runs meanwhile for a queue that loses the node ends with a typed fault.
+    let mut caller = b.client().await?;
+    caller.open("u", "box").await?;
+    let mut held = caller.submit(shell("held", "u", "echo on; sleep 600")).await?;
+    rollwright_e2e::client::until_output(&mut held, "on").await?;
+    agent.assign(Some(&a.assignment(1 << 30)))?;
+    a.has_the_node().await?;
     let run = finish(held).await?;
     ensure!(run.fault()?.kind() == Kind::Infrastructure, "{run:?}");
 
     // Another queue while the agent is away: the record says whose the sandboxes are.
-    let mut caller = b.client().await?;
-    caller.open("u", "box").await?;
+    a.client().await?.open("w", "box").await?;
     agent.stop().await?;
     let left = agent.sandboxes().await?;
     ensure!(left.len() == 1 && left != first, "{left:?}");
-    agent.assign(Some(&a.assignment(1 << 30)))?;
+    agent.assign(Some(&b.assignment(1 << 30)))?;
     agent.start();
-    a.has_the_node().await?;
+    b.has_the_node().await?;
     ensure!(agent.sandboxes().await?.is_empty());
 
     // Withdrawn: nothing is left, and it waits for the next.
-    a.client().await?.open("v", "box").await?;
+    b.client().await?.open("v", "box").await?;
     agent.assign(None)?;
-    a.has_no_node().await?;
+    b.has_no_node().await?;
     agent.is_empty().await?;
-    agent.assign(Some(&b.assignment(1 << 30)))?;
-    b.has_the_node().await?;
+    agent.assign(Some(&a.assignment(1 << 30)))?;
+    a.has_the_node().await?;
     agent.stop().await
 }

@@ -12,6 +12,7 @@
 //! [`ActionCgroup::kill`] and [`ActionCgroup::park`], which wait for processes.
 
 mod action;
+mod bounds;
 mod cores;
 mod error;
 mod file;
@@ -23,6 +24,7 @@ mod v1;
 mod v2;
 
 pub use action::{ActionCgroup, Leftovers, Usage};
+pub use bounds::Bounds;
 pub use cores::{CoreList, CpuGrant};
 pub use error::CgroupError;
 pub use hierarchy::{Controller, Hierarchy};

@@ -52,7 +52,8 @@ fn mount_options<'a>(mounts: &'a str, path: &Path) -> Option<&'a str> {
     held.max_by_key(|(depth, _)| *depth).map(|(_, options)| options)
 }
 
-/// The whole disk below `root`, as a path in `/dev`.
+/// The whole disk below `root`, as a path in the engine's `/dev`. Ours may be another, in a
+/// container: the kernel's name of the disk is enough.
 fn root_device(root: &Path, sys: &Path) -> Option<String> {
     let stat = rustix::fs::stat(root).ok()?;
     let (major, minor) = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
@@ -61,8 +62,7 @@ fn root_device(root: &Path, sys: &Path) -> Option<String> {
     if device.join("partition").exists() {
         device.pop();
     }
-    let path = Path::new("/dev").join(device.file_name()?);
-    path.exists().then(|| path.display().to_string())
+    Some(Path::new("/dev").join(device.file_name()?).display().to_string())
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::cgroup::Hierarchy;
+use crate::cgroup::{Bounds, Hierarchy};
 use crate::config::{AgentConfig, ConfigError};
 use crate::docker::Engine;
 use crate::docker::labels::Owner;
@@ -135,8 +135,10 @@ impl NodeHandle {
 /// no use any more, and then takes messages.
 pub async fn start(config: AgentConfig, metrics: Arc<Metrics>) -> Result<NodeHandle, NodeError> {
     config.validate()?;
-    let topology = topology::discover(&config.system_root, &config.reserved)?;
     let hierarchy = Hierarchy::detect(&config.cgroup_root)?;
+    let parent = config.cgroup_parent.as_deref();
+    let within = parent.map(|parent| Bounds::of(&hierarchy, parent)).transpose()?.flatten();
+    let topology = topology::discover(&config.system_root, &config.reserved, within.as_ref())?;
     let places = Places::take(&config.state_dir, LOCK_PATIENCE).await?;
     let owner = Owner { node: config.node.clone(), id: places.id().to_owned() };
     let engine = Engine::connect(&config.docker_socket).await?;

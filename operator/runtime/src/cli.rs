@@ -2,10 +2,12 @@
 #![expect(clippy::doc_markdown, reason = "help texts are shown as they stand")]
 
 use std::net::SocketAddr;
+use std::num::NonZeroU16;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use rollwright_auth::{AUDIENCE, AuthConfig, Namespace, TokenConfig};
+use rollwright_core::router::Role as Part;
 
 use crate::logs::LogFormat;
 
@@ -152,8 +154,9 @@ pub(crate) struct GatewayArgs {
     /// Name of the RolloutJob, where the directory holds several
     #[arg(long, value_name = "NAME")]
     pub(crate) job: Option<String>,
-    /// An engine: URL[,class=NAME][,slots=N][,name=NAME];
-    /// once for each
+    /// An engine: URL[,class=NAME][,slots=N][,name=NAME][,role=mixed|prefill|decode]
+    /// [,bootstrap=PORT]; once for each. PORT is that of the bootstrap server of an SGLang engine
+    /// that prefills, 8998 where not given
     #[arg(long = "engine", value_name = "ENGINE")]
     pub(crate) engines: Vec<Engine>,
     /// File with the API key that the engines ask for
@@ -215,6 +218,8 @@ pub(crate) struct Engine {
     pub(crate) name: Option<String>,
     pub(crate) class: String,
     pub(crate) slots: u32,
+    pub(crate) role: Part,
+    pub(crate) bootstrap: Option<NonZeroU16>,
 }
 
 impl std::str::FromStr for Engine {
@@ -226,7 +231,14 @@ impl std::str::FromStr for Engine {
         if !url.starts_with("http://") && !url.starts_with("unix:/") {
             return Err(format!("`{url}` is no engine: begin with http:// or unix:/"));
         }
-        let mut engine = Self { url, name: None, class: "default".to_owned(), slots: 64 };
+        let mut engine = Self {
+            url,
+            name: None,
+            class: "default".to_owned(),
+            slots: 64,
+            role: Part::Mixed,
+            bootstrap: None,
+        };
         for part in parts {
             match part.split_once('=') {
                 Some(("name", name)) => engine.name = Some(name.to_owned()),
@@ -236,8 +248,22 @@ impl std::str::FromStr for Engine {
                     engine.slots =
                         parsed.ok_or_else(|| format!("slots={slots} must be from 1 to 65536"))?;
                 }
+                Some(("role", role)) => {
+                    let named = [Part::Mixed, Part::Prefill, Part::Decode]
+                        .into_iter()
+                        .find(|known| known.as_str() == role);
+                    engine.role = named
+                        .ok_or_else(|| format!("role={role} is not mixed, prefill or decode"))?;
+                }
+                Some(("bootstrap", port)) => {
+                    let parsed = port.parse().map_err(|_| format!("bootstrap={port} is no port"));
+                    engine.bootstrap = Some(parsed?);
+                }
                 _ => {
-                    return Err(format!("`{part}` is not one of class=NAME, slots=N, name=NAME"));
+                    return Err(format!(
+                        "`{part}` is not one of class=NAME, slots=N, name=NAME, role=ROLE, \
+                         bootstrap=PORT"
+                    ));
                 }
             }
         }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, bail, ensure};
 use rollwright_core::ids::{Class, WorkerId};
-use rollwright_core::router::{Role, WorkerSpec};
+use rollwright_core::router::WorkerSpec;
 use rollwright_gateway::{
     Credential, Gateway, GatewayConfig, Listen, Listeners, QueueAddress, Secret, WorkerConfig,
 };
@@ -18,7 +18,12 @@ use crate::shutdown;
 pub(crate) async fn run(args: cli::Gateway) -> anyhow::Result<()> {
     let shutdown = shutdown::on_signal()?;
     let job = Job::read(&args.filename, args.of.job.as_deref())?;
+    ensure!(
+        args.workers_api || !args.of.engines.is_empty(),
+        "no engine: give --engine URL at least once, or --workers-api"
+    );
     let mut config = config(&job, &args.of, &args.state_dir)?;
+    config.workers_api = args.workers_api;
     config.namespace.clone_from(&args.namespace);
     config.queue = match args.action_queue {
         None => None,
@@ -61,7 +66,6 @@ pub(crate) fn config(
     args: &GatewayArgs,
     state_dir: &Path,
 ) -> anyhow::Result<GatewayConfig> {
-    ensure!(!args.engines.is_empty(), "no engine: give --engine URL at least once");
     let mut config = GatewayConfig::from_manifests(&job.spec, &job.pools, &job.rewards, state_dir)?;
     if let Some(file) = &args.engine_key_file {
         config.engine_key = Some(secret(file)?);
@@ -73,10 +77,11 @@ pub(crate) fn config(
             url: engine.url.clone(),
             spec: WorkerSpec {
                 class: Class::new(&engine.class)?,
-                role: Role::Mixed,
+                role: engine.role,
                 slots: engine.slots,
                 version: None,
             },
+            bootstrap_port: engine.bootstrap,
         });
     }
     for (name, url) in &args.reward_urls {

@@ -152,7 +152,7 @@ fn agent_config(args: &Standalone, pool: String, cpu: &CpuPool) -> anyhow::Resul
 
 /// The pool keeps back a number of cores: the lowest ones, which interrupts like best.
 fn reserved(cpu: &CpuPool) -> anyhow::Result<Reserved> {
-    let all = topology::discover(Path::new("/"), &Reserved::default())?;
+    let all = topology::discover(Path::new("/"), &Reserved::default(), None)?;
     let mut cores: Vec<u32> = all.numa.into_iter().flatten().collect();
     cores.sort_unstable();
     let back = cpu.reserved_cores as usize;
