@@ -4,16 +4,15 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-/// Plan rollouts: which worker takes which trajectory, what a GPU budget should buy,
-/// how many units each action gets.
+/// Plan rollouts, and simulate them: which worker takes which trajectory, what a GPU
+/// budget should buy, how many units each action gets, how long a workload takes.
 ///
-/// Plans are exact: the optimum, not an estimate. They are made by the same code that
-/// the running scheduler and gateway use. No cluster is needed.
+/// Plans are exact: the optimum, not an estimate. No cluster is needed.
 #[derive(Debug, Parser)]
 #[command(name = "kubectl-rollwright", bin_name = "kubectl rollwright", version)]
 #[command(after_help = "\
 Examples:
-  # Three tests share 16 cores: how many does each get?
+  # Three tests share 12 cores: how many does each get?
   echo '{\"tasks\":[{\"units\":[1,2,4,8],\"durations\":[80,42,23,14]},
                   {\"units\":[1,2,4],\"durations\":[8,4.5,2.6]},
                   {\"units\":[1],\"durations\":[3]}], \"free\":12}' |
@@ -21,6 +20,9 @@ Examples:
 
   # The same as one JSON object, for a script
   kubectl rollwright plan arrange --input tasks.json --json
+
+  # How long would a workload take with 4 cores for each action?
+  kubectl rollwright simulate actions --cluster c.json --workload w.jsonl --policy fixed:4
 
   # What each input looks like
   kubectl rollwright plan placement --help

@@ -56,7 +56,10 @@ fn task(value: &Value, on_chunks: bool) -> Result<Task, Fault> {
         }
         match units.windows(2).position(|pair| pair[0] >= pair[1]) {
             None => Ok(units),
-            Some(i) => Err(Fault::new("must be larger than the one before").at(i + 1)),
+            Some(i) => {
+                let what = format!("must be larger than the one before, got {}", units[i + 1]);
+                Err(Fault::new(what).at(i + 1))
+            }
         }
     })?;
     let durations = task.required("durations", |durations| {
