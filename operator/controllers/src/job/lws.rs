@@ -8,7 +8,7 @@ use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
 use serde_json::json;
 
 use super::plan::Placement;
-use super::worker::{NODES, Part, Template};
+use super::worker::{Part, Template};
 
 /// Group and version that have to be installed.
 pub(super) const GROUP_VERSION: &str = "leaderworkerset.x-k8s.io/v1";
@@ -39,7 +39,7 @@ pub(super) fn build(
             "name": name,
             "namespace": template.namespace,
             "labels": template.labels_of(&placement.kind),
-            "annotations": {NODES: placement.nodes.join(",")},
+            "annotations": template.annotations_of(placement),
             "ownerReferences": [template.owner],
         },
         "spec": {

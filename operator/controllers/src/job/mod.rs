@@ -22,6 +22,7 @@ use self::fleet::{Role, Stage, Worker};
 use self::observe::{Clock, Heard, Seen};
 use self::plan::{plan, wants};
 use self::status::Outcome;
+use self::validate::Stops;
 use self::worker::Template;
 use crate::apply::Site;
 use crate::conditions::{self, Wish};
@@ -184,10 +185,12 @@ async fn pass(job: &RolloutJob, context: &Context) -> Result<Action, JobError> {
         labels: job.labels(),
         model: &job.spec.model,
         engine: &job.spec.engine,
+        pools: &fetched.pools,
     };
 
     let issuer = context.issuer();
-    if problems.is_empty() {
+    let gateway_stopped = problems.iter().any(|problem| problem.stops == Stops::All);
+    if !gateway_stopped {
         let key = if let Some(key) = &fetched.api_key {
             key.clone()
         } else {
@@ -255,7 +258,7 @@ async fn pass(job: &RolloutJob, context: &Context) -> Result<Action, JobError> {
     taken?;
 
     let waits = planned.iter().any(|(plan, _)| !plan.waiting.is_empty());
-    let silent = problems.is_empty() && (state.is_err() || issuer.is_none());
+    let silent = !gateway_stopped && (state.is_err() || issuer.is_none());
     let soon = steps.unfinished || silent;
     Ok(match (soon, waits || !seen.is_empty()) {
         (true, _) => Action::requeue(SOON),
@@ -305,8 +308,7 @@ async fn ask(
     };
     let client = GatewayClient { address: address.clone(), token: context.token.as_ref() };
     let known = see(fetched, template, &Heard::default(), clock);
-    let wished: Vec<WishedWorker> =
-        known.iter().filter_map(|seen| wished(job, fetched, seen)).collect();
+    let wished: Vec<WishedWorker> = known.iter().filter_map(|seen| wished(job, seen)).collect();
     let states = match client.set_workers(&wished).await {
         Ok(states) => states,
         Err(error) => return (Heard::default(), Err(error)),
@@ -316,7 +318,7 @@ async fn ask(
 }
 
 /// A worker as the gateway is told of it: once its engine has been up, until it is deleted.
-fn wished(job: &RolloutJob, fetched: &Fetched, seen: &Seen) -> Option<WishedWorker> {
+fn wished(job: &RolloutJob, seen: &Seen) -> Option<WishedWorker> {
     let worker = &seen.worker;
     if !seen.started || matches!(worker.stage, Stage::Leaving | Stage::Ended) {
         return None;
@@ -328,7 +330,7 @@ fn wished(job: &RolloutJob, fetched: &Fetched, seen: &Seen) -> Option<WishedWork
     Some(WishedWorker {
         name: worker.name.clone(),
         url: format!("http://{host}:{}", job.spec.engine.port),
-        class: fetched.pools.get(&worker.kind.pool)?.class.to_string(),
+        class: seen.class.clone(),
         role: worker.kind.role.as_str(),
         slots: job.spec.engine.slots,
         drain: worker.stage == Stage::Draining,

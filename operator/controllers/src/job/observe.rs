@@ -10,7 +10,7 @@ use rollwright_crds::Name;
 use rollwright_crds::pool::GpuPool;
 
 use super::fleet::{Kind, Node, Nodes, Role, Stage, Worker};
-use super::worker::{DRAINING, NODES, TEMPLATE};
+use super::worker::{CLASS, DRAINING, NODES, TEMPLATE};
 use crate::gateway_client::WorkerState;
 use crate::labels;
 use crate::pool::Size;
@@ -42,6 +42,8 @@ pub struct Clock {
 pub struct Seen {
     /// As the plan sees it.
     pub worker: Worker,
+    /// Class of its GPUs.
+    pub class: String,
     /// Where its engine listens, once it has an address.
     pub ip: Option<String>,
     /// Its engine has been up since its process began: the gateway is to know it.
@@ -100,7 +102,14 @@ pub fn worker(
     let worker = Worker { name: name.to_owned(), kind, nodes: places, stage, current, idle };
     let trouble = if ready { None } else { trouble(pod) };
     let version = said.and_then(|worker| worker.version);
-    Some(Seen { worker, ip, started: started(pod), trouble, version })
+    Some(Seen {
+        worker,
+        class: annotation(pod, CLASS).to_owned(),
+        ip,
+        started: started(pod),
+        trouble,
+        version,
+    })
 }
 
 /// States in which a worker is counted on, an update of its weights included.
@@ -120,10 +129,14 @@ fn kind_of(pod: &Pod) -> Option<Kind> {
     })
 }
 
+fn annotation<'a>(pod: &'a Pod, key: &str) -> &'a str {
+    let annotations = pod.metadata.annotations.as_ref();
+    annotations.and_then(|all| all.get(key)).map(String::as_str).unwrap_or_default()
+}
+
 /// The nodes that a worker's pod is for.
 pub fn nodes_of(pod: &Pod) -> Vec<String> {
-    let annotations = pod.metadata.annotations.as_ref();
-    let nodes = annotations.and_then(|all| all.get(NODES)).map(String::as_str).unwrap_or_default();
+    let nodes = annotation(pod, NODES);
     nodes.split(',').filter(|node| !node.is_empty()).map(str::to_owned).collect()
 }
 

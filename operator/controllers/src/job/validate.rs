@@ -24,6 +24,15 @@ pub struct Named {
     pub groups: bool,
 }
 
+/// What cannot be made because of a problem.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stops {
+    /// Workers: those that are there go on behind the gateway.
+    Workers,
+    /// The gateway, too: one that is there stays as it is.
+    All,
+}
+
 /// Something that stands in the way of a job.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Problem {
@@ -31,6 +40,8 @@ pub struct Problem {
     pub reason: &'static str,
     /// What is wrong and what would be right.
     pub message: String,
+    /// What it stands in the way of.
+    pub stops: Stops,
 }
 
 /// The pools that a spec names, each once.
@@ -53,7 +64,8 @@ pub fn queue_of(reward: &RewardServiceSpec) -> Option<&Name> {
 /// Everything that is wrong; a job without problems can be built.
 pub fn problems(job: &RolloutJob, named: &Named) -> Vec<Problem> {
     let mut found = Vec::new();
-    let mut say = |reason, message: String| found.push(Problem { reason, message });
+    let mut say =
+        |reason, message: String| found.push(Problem { reason, message, stops: Stops::All });
     let name = job.metadata.name.as_deref().unwrap_or_default();
     let namespace = job.metadata.namespace.as_deref().unwrap_or_default();
     if !is_label(name) || name.len() > LONGEST_NAME {
@@ -68,19 +80,6 @@ pub fn problems(job: &RolloutJob, named: &Named) -> Vec<Problem> {
     for violation in job.spec.validate() {
         say(reasons::UNSUPPORTED, violation.to_string());
     }
-    for pool in named_pools(&job.spec) {
-        match named.pools.get(pool) {
-            None => say(
-                reasons::POOL_NOT_FOUND,
-                format!(
-                    "there is no ResourcePool `{pool}`; workers that are there go on, and none \
-                     is made"
-                ),
-            ),
-            Some(found) => pool_problems(pool, found, namespace, &mut say),
-        }
-    }
-    sizes(&job.spec, named, &mut say);
     if let Some(queue) = &job.spec.action_queue {
         let of = queue.namespace.as_deref().unwrap_or(namespace);
         if !named.queues.contains_key(&(of.to_owned(), queue.name.clone())) {
@@ -120,6 +119,22 @@ pub fn problems(job: &RolloutJob, named: &Named) -> Vec<Problem> {
             );
         }
     }
+    // Where affinities are found from the pools, the gateway has to know them all.
+    let stops = if job.spec.auto_affinity { Stops::All } else { Stops::Workers };
+    let mut say = |reason, message| found.push(Problem { reason, message, stops });
+    for pool in named_pools(&job.spec) {
+        match named.pools.get(pool) {
+            None => say(
+                reasons::POOL_NOT_FOUND,
+                format!(
+                    "there is no ResourcePool `{pool}`; workers that are there go on, and none \
+                     is made"
+                ),
+            ),
+            Some(found) => pool_problems(pool, found, namespace, &mut say),
+        }
+    }
+    sizes(&job.spec, named, &mut say);
     found
 }
 

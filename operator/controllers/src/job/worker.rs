@@ -12,11 +12,12 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use rollwright_crds::Name;
 use rollwright_crds::engine::{Engine, Model};
 use sha2::{Digest as _, Sha256};
 
 use super::engine::{self, Place};
-use super::fleet::{Kind, Role};
+use super::fleet::{Kind, Pool, Role};
 use super::plan::Placement;
 use crate::labels::{self, Component};
 use crate::pool::GPU;
@@ -25,6 +26,8 @@ use crate::pool::GPU;
 pub const TEMPLATE: &str = "rollwright.dev/template";
 /// On workers: the nodes that they are for, with commas between them.
 pub const NODES: &str = "rollwright.dev/nodes";
+/// On workers: class of their GPUs, also when their pool is gone.
+pub const CLASS: &str = "rollwright.dev/class";
 /// On workers: since when they are drained (RFC 3339).
 pub const DRAINING: &str = "rollwright.dev/draining-since";
 /// Labels with this prefix pass from the job to its workers.
@@ -53,6 +56,8 @@ pub struct Template<'a> {
     pub model: &'a Model,
     /// What serves it.
     pub engine: &'a Engine,
+    /// The job's pools.
+    pub pools: &'a BTreeMap<Name, Pool>,
 }
 
 /// Which part of a worker a pod is.
@@ -115,6 +120,13 @@ impl Template<'_> {
         all
     }
 
+    /// Annotations of a worker's objects.
+    pub fn annotations_of(&self, placement: &Placement) -> BTreeMap<String, String> {
+        let class = self.pools.get(&placement.kind.pool).map(|pool| pool.class.to_string());
+        let nodes = (NODES.to_owned(), placement.nodes.join(","));
+        class.map(|class| (CLASS.to_owned(), class)).into_iter().chain([nodes]).collect()
+    }
+
     /// The pod of a worker on one node.
     pub fn pod(&self, name: &str, placement: &Placement) -> Pod {
         let template = self.pod_template(placement, Part::Whole);
@@ -128,11 +140,10 @@ impl Template<'_> {
     /// The pod of one node of a worker.
     pub fn pod_template(&self, placement: &Placement, part: Part) -> PodTemplateSpec {
         let kind = &placement.kind;
-        let annotations = [(NODES.to_owned(), placement.nodes.join(","))];
         PodTemplateSpec {
             metadata: Some(ObjectMeta {
                 labels: Some(self.labels_of(kind)),
-                annotations: Some(annotations.into()),
+                annotations: Some(self.annotations_of(placement)),
                 ..ObjectMeta::default()
             }),
             spec: Some(PodSpec {

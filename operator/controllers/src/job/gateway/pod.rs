@@ -34,6 +34,8 @@ impl Facts<'_> {
             }),
             spec: Some(PodSpec {
                 containers: vec![self.container()],
+                // It has no rights; its token shows a queue which namespace asks.
+                service_account_name: Some("default".into()),
                 automount_service_account_token: Some(false),
                 enable_service_links: Some(false),
                 security_context: Some(hardening::pod()),

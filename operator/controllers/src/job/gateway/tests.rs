@@ -81,16 +81,18 @@ fn the_manifests_are_such_that_the_gateway_takes_them() {
     let text = &objects.config.data.unwrap()[manifests::FILE];
     let found = parse::documents("config", text).unwrap();
     let kinds: Vec<&str> = found.iter().map(Manifest::kind).collect();
-    assert_eq!(kinds, ["RolloutJob", "RewardService", "ResourcePool", "ResourcePool"]);
+    assert_eq!(kinds, ["RolloutJob", "RewardService", "ResourcePool"]);
     assert!(rollwright_crds::rules::references(&found).is_empty());
 }
 
 #[test]
-fn counts_priority_and_suspension_restart_no_gateway() {
+fn workers_priority_and_suspension_restart_no_gateway() {
     let before = hash(&built(&job(), Storage::Ephemeral, false));
     let mut more = job();
     let fixed = more.spec.allocation.fixed.as_mut().unwrap();
+    fixed.groups.remove(1);
     fixed.groups[0].workers = 40;
+    fixed.groups[0].degree = 8;
     more.spec.allocation.min_serving_percent = 80;
     more.spec.priority = 5;
     more.spec.suspend = true;
@@ -99,6 +101,18 @@ fn counts_priority_and_suspension_restart_no_gateway() {
     let mut batch = job();
     batch.spec.rollout.batch_groups = 5;
     assert_ne!(before, hash(&built(&batch, Storage::Ephemeral, false)));
+}
+
+#[test]
+fn affinities_are_found_from_all_pools() {
+    let mut auto = job();
+    auto.spec.hardware_affinity.clear();
+    auto.spec.auto_affinity = true;
+    let text = &built(&auto, Storage::Ephemeral, false).config.data.unwrap()[manifests::FILE];
+    let found = parse::documents("config", text).unwrap();
+    let pools: Vec<&str> =
+        found.iter().filter(|of| of.kind() == "ResourcePool").map(Manifest::name).collect();
+    assert_eq!(pools, ["h20", "h800"]);
 }
 
 #[test]

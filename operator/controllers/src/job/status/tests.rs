@@ -4,6 +4,7 @@ use crate::golden;
 use crate::job::fixtures;
 use crate::job::fleet::Role;
 use crate::job::plan::Fallback;
+use crate::job::validate::Stops;
 
 fn job() -> RolloutJob {
     fixtures::job(&fixtures::spec("{fixed: {groups: [{pool: h20, degree: 2, workers: 2}]}}", ""))
@@ -20,6 +21,7 @@ fn seen(name: &str, stage: Stage, version: i64) -> Seen {
             current: true,
             idle: false,
         },
+        class: "h20".into(),
         ip: Some("10.0.0.7".into()),
         started: true,
         trouble: None,
@@ -125,8 +127,11 @@ fn fallbacks_waiting_and_problems_are_said() {
     assert!(said(types::AFFINITY_FALLBACK).contains("2 workers are on `h20`: `h800` had no room"));
     assert_eq!(said(types::PROGRESSING), "no room for 3 of degree 8 on `h800`");
     assert_eq!(found.workers[0].wanted, 3);
-    let problem =
-        Problem { reason: reasons::POOL_NOT_FOUND, message: "there is no pool".to_owned() };
+    let problem = Problem {
+        reason: reasons::POOL_NOT_FOUND,
+        message: "there is no pool".to_owned(),
+        stops: Stops::Workers,
+    };
     let problems = [problem];
     outcome.problems = &problems;
     outcome.plan = None;

@@ -15,6 +15,7 @@ fn job() -> RolloutJob {
 fn with<T>(job: &RolloutJob, act: impl FnOnce(&Template<'_>) -> T) -> T {
     let owner = job.controller_owner_ref(&()).unwrap();
     let labels = job.metadata.labels.clone().unwrap_or_default();
+    let pool = Pool { class: "h800".parse().unwrap(), gpus_per_node: 8, promised: 0 };
     act(&Template {
         namespace: "research",
         job: "math",
@@ -22,6 +23,7 @@ fn with<T>(job: &RolloutJob, act: impl FnOnce(&Template<'_>) -> T) -> T {
         labels: &labels,
         model: &job.spec.model,
         engine: &job.spec.engine,
+        pools: &[("h800".parse().unwrap(), pool)].into(),
     })
 }
 
