@@ -108,8 +108,10 @@ type Key = (&'static str, String, String, &'static str);
 #[derive(Clone, Debug)]
 struct Applied {
     hash: [u8; 32],
-    /// As the cache showed it before the write; absent once the cache caught up.
-    before: Option<Option<String>>,
+    /// As the cache showed it before the write.
+    before: Option<String>,
+    /// The cache has shown the write.
+    shown: bool,
     after: Option<String>,
     at: Instant,
 }
@@ -129,10 +131,10 @@ impl Memory {
             return false;
         };
         if live.is_some() && live == applied.after.as_ref() {
-            applied.before = None;
+            applied.shown = true;
             return true;
         }
-        let lags = applied.before.as_ref().is_some_and(|before| before.as_ref() == live);
+        let lags = !applied.shown && applied.before.as_ref() == live;
         lags && now.saturating_duration_since(applied.at) < CACHE_LAG
     }
 
@@ -161,7 +163,7 @@ impl Context {
         let what = || named(kind, Some(&namespace), &name);
         let written = self.calls.call("apply", what, api.patch(&name, &params, &patch)).await?;
         let after = K::revision(written.meta());
-        self.memory.remember(key, Applied { hash, before: Some(live), after, at: begun });
+        self.memory.remember(key, Applied { hash, before: live, shown: false, after, at: begun });
         Ok(true)
     }
 
@@ -184,10 +186,73 @@ pub fn hash<T: Serialize>(built: &T) -> [u8; 32] {
     Sha256::digest(serde_json::to_vec(built).unwrap_or_default()).into()
 }
 
+/// Bytes as text.
+pub fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
 fn kind_of<K: Resource<DynamicType = ()>>() -> &'static str {
     // Kinds of k8s-openapi are constants.
     match K::kind(&()) {
         std::borrow::Cow::Borrowed(kind) => kind,
         std::borrow::Cow::Owned(_) => "Object",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HASH: [u8; 32] = [1; 32];
+
+    fn key() -> Key {
+        ("Service", "n".to_owned(), "s".to_owned(), "site")
+    }
+
+    /// A memory of one apply at `at`: revision `1` before, `2` after.
+    fn memory(at: Instant) -> Memory {
+        let memory = Memory::default();
+        let (before, after) = (Some("1".to_owned()), Some("2".to_owned()));
+        memory.remember(key(), Applied { hash: HASH, before, shown: false, after, at });
+        memory
+    }
+
+    #[test]
+    fn what_stands_is_not_written_again() {
+        let begun = Instant::now();
+        let memory = memory(begun);
+        let stands = |live: Option<&str>, hash: &[u8; 32], now| {
+            memory.stands(&key(), hash, live.map(str::to_owned).as_ref(), now)
+        };
+        let later = begun + CACHE_LAG;
+        assert!(stands(Some("1"), &HASH, begun), "the cache lags");
+        assert!(!stands(Some("1"), &HASH, later), "nobody lags for so long: it was put back");
+        assert!(stands(Some("2"), &HASH, later));
+        assert!(!stands(Some("1"), &HASH, begun), "the cache was past that");
+        assert!(!stands(Some("3"), &HASH, begun), "somebody else wrote");
+        assert!(!stands(None, &HASH, begun), "it is gone");
+        assert!(!stands(Some("2"), &[2; 32], begun), "something else is built");
+    }
+
+    #[test]
+    fn a_new_object_that_the_cache_does_not_show_yet_stands_until_it_is_deleted() {
+        let begun = Instant::now();
+        let memory = Memory::default();
+        let after = Some("1".to_owned());
+        let applied = Applied { hash: HASH, before: None, shown: false, after, at: begun };
+        memory.remember(key(), applied);
+        assert!(memory.stands(&key(), &HASH, None, begun));
+        let meta = ObjectMeta {
+            name: Some("s".to_owned()),
+            namespace: Some("n".to_owned()),
+            ..ObjectMeta::default()
+        };
+        memory.forget("Service", &meta);
+        assert!(!memory.stands(&key(), &HASH, None, begun));
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 /// Wait after the first failure.
 const FIRST: Duration = Duration::from_secs(1);
 /// Longest wait.
-const LONGEST: Duration = Duration::from_secs(300);
+const LONGEST: Duration = Duration::from_mins(5);
 
 /// Failures in a row of each object, by its uid. Entries live while an object fails, so
 /// there are never more of them than objects.

@@ -52,7 +52,6 @@ impl Context {
     }
 
     /// The time, for conditions and certificates.
-    #[expect(clippy::unused_self, reason = "one place from which time comes")]
     pub fn now(&self) -> Timestamp {
         Timestamp::now()
     }

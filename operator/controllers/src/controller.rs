@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use crate::call;
 use crate::context::Context;
 use crate::dirty::Dirty;
-use crate::error::Categorised;
+use crate::error::{Categorised, TERMINATING};
 use crate::stores::Stores;
 use crate::watch::{Change, Listener};
 
@@ -75,17 +75,18 @@ pub(crate) async fn run<C: Controller>(
     dirty.mark(all(&store));
     let config = Config::default().concurrency(CONCURRENCY);
     let queue = dirty.stream(C::GATHER).take_until(stop.cancelled_owned());
-    let reconcile = |object, context| -> BoxFuture<'static, _> {
-        Box::pin(reconcile::<C>(object, context))
-    };
+    let reconcile =
+        |object, context| -> BoxFuture<'static, _> { Box::pin(reconcile::<C>(object, context)) };
     let results =
         controller::applier(reconcile, on_error::<C>, context, store, Box::pin(queue), config);
     results
         .for_each(|result| async move {
             match result {
-                Ok(_) | Err(controller::Error::ReconcilerFailed(..)) => {}
-                // It is gone since it was marked.
-                Err(controller::Error::ObjectNotFound(_)) => {}
+                // Failures are told of where they are met; what is gone was marked before.
+                Ok(_)
+                | Err(
+                    controller::Error::ReconcilerFailed(..) | controller::Error::ObjectNotFound(_),
+                ) => {}
                 Err(error) => tracing::error!(controller = C::NAME, %error, "a controller failed"),
             }
         })
@@ -103,12 +104,18 @@ async fn reconcile<C: Controller>(
     let uid = object.meta().uid.clone().unwrap_or_default();
     let (result, outside) = call::timed(C::reconcile(object, Arc::clone(&context))).await;
     context.metrics.reconciled(C::NAME, begun.elapsed(), outside);
-    if result.is_ok() {
-        context.backoffs.clear(&uid);
+    match result {
+        // Its namespace is on its way out, and takes all of it along.
+        Err(error) if error.category() == TERMINATING => Ok(Action::await_change()),
+        Err(error) => Err(error),
+        Ok(action) => {
+            context.backoffs.clear(&uid);
+            Ok(action)
+        }
     }
-    result
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "as kube's applier calls it")]
 fn on_error<C: Controller>(
     object: Arc<C::Object>,
     error: &C::Error,

@@ -47,7 +47,10 @@ impl<K: Resource<DynamicType = ()>> Dirty<K> {
     ///
     /// The time counts from the first mark of a batch, so an object that changes all the time
     /// is looked at all the same.
-    pub fn stream(&self, gather: Duration) -> impl Stream<Item = Result<ObjectRef<K>, Infallible>> + Send + use<K>
+    pub fn stream(
+        &self,
+        gather: Duration,
+    ) -> impl Stream<Item = Result<ObjectRef<K>, Infallible>> + Send + use<K>
     where
         K: 'static,
     {

@@ -1,5 +1,8 @@
 //! What can go wrong with the API server, and what kinds of errors are called.
 
+/// Category of what cannot be made since its namespace is on its way out.
+pub const TERMINATING: &str = "NamespaceTerminating";
+
 /// An error with a stable name for logs, Events and metrics.
 pub trait Categorised: std::error::Error {
     /// One CamelCase word of a bounded set.
@@ -56,7 +59,7 @@ impl CallError {
 impl Categorised for CallError {
     fn category(&self) -> &'static str {
         match self.status() {
-            _ if self.is_terminating() => "NamespaceTerminating",
+            _ if self.is_terminating() => TERMINATING,
             Some(401 | 403) => "ApiForbidden",
             Some(404) => "ApiNotFound",
             Some(409) => "ApiConflict",

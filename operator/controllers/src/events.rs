@@ -44,7 +44,8 @@ impl Events {
         self.publish(object, EventType::Warning, action, reason, note).await;
     }
 
-    /// A condition became what it was not before; `bad` says whether that is a warning.
+    /// A condition became what it was not before: a warning with the condition's reason when
+    /// that is `bad`, else what was done.
     pub async fn condition<K: Resource<DynamicType = ()>>(
         &self,
         object: &K,
@@ -52,8 +53,9 @@ impl Events {
         wish: &Wish,
         bad: bool,
     ) {
-        let sort = if bad { EventType::Warning } else { EventType::Normal };
-        self.publish(object, sort, action, wish.reason(), wish.message().to_owned()).await;
+        let (sort, reason) =
+            if bad { (EventType::Warning, wish.reason()) } else { (EventType::Normal, action) };
+        self.publish(object, sort, action, reason, wish.message().to_owned()).await;
     }
 
     async fn publish<K: Resource<DynamicType = ()>>(
@@ -77,7 +79,9 @@ impl Events {
             named("Event of", meta.namespace.as_deref(), meta.name.as_deref().unwrap_or_default())
         };
         let publish = self.recorder.publish(&event, &reference);
-        if let Err(error) = self.calls.call("create", what, publish).await {
+        if let Err(error) = self.calls.call("create", what, publish).await
+            && !error.is_terminating()
+        {
             tracing::warn!(%error, action, reason, "an Event is lost");
         }
     }

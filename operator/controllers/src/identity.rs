@@ -16,15 +16,15 @@ use crate::error::CallError;
 use crate::token::TokenFile;
 
 /// How often the keys are read again.
-const REFRESH: Duration = Duration::from_secs(3600);
+const REFRESH: Duration = Duration::from_hours(1);
 /// How often our own token is looked at for a key that is not known.
-const LOOK: Duration = Duration::from_secs(60);
+const LOOK: Duration = Duration::from_mins(1);
 /// Waits after failures, the last for all further ones.
 const RETRY: [Duration; 4] = [
     Duration::from_secs(1),
     Duration::from_secs(5),
     Duration::from_secs(30),
-    Duration::from_secs(60),
+    Duration::from_mins(1),
 ];
 
 /// Who signs service account tokens, and with which keys.

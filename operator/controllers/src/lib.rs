@@ -5,6 +5,7 @@
 //! cluster sees no write; a change of anything that an object depends on makes it dirty.
 
 #![forbid(unsafe_code)]
+#![expect(clippy::doc_markdown, reason = "kinds of Kubernetes stand plain in prose")]
 
 pub mod apply;
 pub mod backoff;

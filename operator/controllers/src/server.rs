@@ -49,9 +49,8 @@ pub(crate) async fn serve(
     if token.is_none() && !addr.ip().is_loopback() {
         return Err(ServeError::NoToken(addr));
     }
-    let listener = TcpListener::bind(addr)
-        .await
-        .map_err(|source| ServeError::Listen { addr, source })?;
+    let listener =
+        TcpListener::bind(addr).await.map_err(|source| ServeError::Listen { addr, source })?;
     let router = Router::new()
         .route("/metrics", get(scrape))
         // A standby replica is healthy and ready: it takes over when the other ends.

@@ -102,8 +102,7 @@ impl Watches {
         guarded!(rewards, Reward);
         macro_rules! plain {
             ($writer:ident, $trim:path, $same:path, $config:expr, $what:expr) => {
-                let watch =
-                    Watch { writer: self.$writer, trim: $trim, same: $same, what: $what };
+                let watch = Watch { writer: self.$writer, trim: $trim, same: $same, what: $what };
                 tasks.spawn(watch.run(Api::all(client.clone()), $config, listeners.clone()));
             };
         }
@@ -142,17 +141,15 @@ impl Watches {
             same: equal,
             what: |_| What::Everything,
         };
-        tasks.spawn(watch.run(
-            Api::namespaced(client.clone(), namespace),
-            one,
-            listeners.clone(),
-        ));
+        tasks.spawn(watch.run(Api::namespaced(client.clone(), namespace), one, listeners.clone()));
         tasks
     }
 }
 
 /// Waits until every cache was filled once; an error when its watch is no more.
-pub(crate) async fn filled(stores: &Stores) -> Result<(), kube::runtime::reflector::store::WriterDropped> {
+pub(crate) async fn filled(
+    stores: &Stores,
+) -> Result<(), kube::runtime::reflector::store::WriterDropped> {
     stores.pools.wait_until_ready().await?;
     stores.jobs.wait_until_ready().await?;
     stores.queues.wait_until_ready().await?;

@@ -28,7 +28,12 @@ pub(crate) fn node(node: &mut Node) {
         conditions: status.conditions.map(|conditions| {
             let ready = conditions.into_iter().filter(|condition| condition.type_ == "Ready");
             // Heartbeats are no news.
-            ready.map(|mut ready| { ready.last_heartbeat_time = None; ready }).collect()
+            ready
+                .map(|mut ready| {
+                    ready.last_heartbeat_time = None;
+                    ready
+                })
+                .collect()
         }),
         ..NodeStatus::default()
     });

@@ -123,8 +123,8 @@ where
         let known = self.writer.as_reader();
         let api = Api::<DeserializeGuard<K>>::all(client);
         let stream = watcher::watcher(api, watcher::Config::default()).default_backoff();
-        let stream = stream
-            .map(|event| event.map(|event| sound(event, &known, &malformed, &metrics)));
+        let stream =
+            stream.map(|event| event.map(|event| sound(event, &known, &malformed, &metrics)));
         self.follow(stream, listeners).await;
     }
 

@@ -70,6 +70,11 @@ fn once_per_kind(wished: &[Wish]) -> Vec<Wish> {
 
 #[test]
 fn a_long_message_is_cut_at_a_character() {
-    let merged = merge(&[], vec![Wish::is_true("Ready", "R", "é".repeat(3000))], None, Timestamp::UNIX_EPOCH);
+    let merged = merge(
+        &[],
+        vec![Wish::is_true("Ready", "R", "é".repeat(3000))],
+        None,
+        Timestamp::UNIX_EPOCH,
+    );
     assert_eq!(merged[0].message.chars().count(), LONGEST_MESSAGE + 3);
 }

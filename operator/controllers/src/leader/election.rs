@@ -60,7 +60,11 @@ impl Election {
             .and_then(|spec| spec.lease_duration_seconds)
             .and_then(|seconds| u64::try_from(seconds).ok())
             .map_or(default, Duration::from_secs);
-        if now.saturating_duration_since(since) >= duration { Decision::Take } else { Decision::Wait }
+        if now.saturating_duration_since(since) >= duration {
+            Decision::Take
+        } else {
+            Decision::Wait
+        }
     }
 }
 

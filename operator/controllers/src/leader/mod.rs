@@ -129,7 +129,10 @@ impl Leader {
             }
             (_, _) => {
                 let lease = Lease {
-                    metadata: ObjectMeta { name: Some(self.lease.clone()), ..ObjectMeta::default() },
+                    metadata: ObjectMeta {
+                        name: Some(self.lease.clone()),
+                        ..ObjectMeta::default()
+                    },
                     spec: Some(self.spec(now, 0)),
                 };
                 let params = PostParams::default();

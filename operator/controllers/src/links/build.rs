@@ -75,16 +75,12 @@ fn entry(served: &Served, before: Option<&Entry>) -> Option<Entry> {
 
 /// Cores and memory of the machine that are not the sandboxes'.
 fn kept_back(size: Size, cpu: &CpuPool, held: Option<Offer>) -> (u32, u64) {
-    match held {
-        Some(held) => (
-            size.machine_cores.saturating_sub(held.cores),
-            size.machine_memory.saturating_sub(held.memory),
-        ),
-        None => {
-            let memory = cpu.reserved_memory.map_or(0, rollwright_crds::ByteSize::bytes);
-            (cpu.reserved_cores.min(size.machine_cores), memory)
-        }
+    if let Some(held) = held {
+        let cores = size.machine_cores.saturating_sub(held.cores);
+        return (cores, size.machine_memory.saturating_sub(held.memory));
     }
+    let memory = cpu.reserved_memory.map_or(0, rollwright_crds::ByteSize::bytes);
+    (cpu.reserved_cores.min(size.machine_cores), memory)
 }
 
 /// The Secret. `identities` are the Secrets of the agents' certificates by `namespace.queue`; a

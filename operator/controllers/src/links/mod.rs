@@ -31,7 +31,7 @@ const NAME: &str = "agent-links";
 /// How long changes are gathered.
 const GATHER: Duration = Duration::from_millis(500);
 /// What kubelets say is no event: it is looked for this often.
-const LOOK: Duration = Duration::from_secs(60);
+const LOOK: Duration = Duration::from_mins(1);
 
 /// What can go wrong.
 #[derive(Debug, thiserror::Error)]
@@ -74,7 +74,7 @@ pub(crate) fn listener(changed: Arc<Notify>) -> Listener {
 pub(crate) async fn run(context: Arc<Context>, changed: Arc<Notify>, stop: CancellationToken) {
     loop {
         let begun = Instant::now();
-        let (result, outside) = call::timed(reconcile(&context)).await;
+        let (result, outside) = call::timed(Box::pin(reconcile(&context))).await;
         context.metrics.reconciled(NAME, begun.elapsed(), outside);
         let wait = match result {
             Ok(()) => {
@@ -124,15 +124,13 @@ async fn reconcile(context: &Context) -> Result<(), LinksError> {
         let kubelet = context.observed.kubelets.get(&name.to_owned());
         served.push(Served { node, pool, owner, reservation, kubelet });
     }
-    let before = match stores.secret(namespace, SECRET) {
-        Some(before) => Some(before),
+    let mut before = stores.secret(namespace, SECRET);
+    if before.is_none() {
         // The cache may lag; a node that had an entry must not lose it.
-        None => {
-            let api = Api::<Secret>::namespaced(context.client.clone(), namespace);
-            let what = || named("Secret", Some(namespace), SECRET);
-            context.calls.call("get", what, api.get_opt(SECRET)).await?.map(Arc::new)
-        }
-    };
+        let api = Api::<Secret>::namespaced(context.client.clone(), namespace);
+        let what = || named("Secret", Some(namespace), SECRET);
+        before = context.calls.call("get", what, api.get_opt(SECRET)).await?.map(Arc::new);
+    }
     let secret = build::secret(namespace, &served, &identities, before.as_deref())?;
     context.apply(LINKS, &secret).await?;
     Ok(())

@@ -69,7 +69,8 @@ fn an_agent_learns_its_queue_when_its_reservation_runs_and_keeps_it() {
         keys(&some),
         ["cpu-1.json", "research.tools.ca.crt", "research.tools.crt", "research.tools.key"]
     );
-    let entry: Entry = serde_json::from_slice(&some.data.as_ref().unwrap()["cpu-1.json"].0).unwrap();
+    let entry: Entry =
+        serde_json::from_slice(&some.data.as_ref().unwrap()["cpu-1.json"].0).unwrap();
     let expected = Entry {
         pool: "cpu".to_owned(),
         queue: "https://tools-queue.research.svc:9461".to_owned(),

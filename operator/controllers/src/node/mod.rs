@@ -22,7 +22,7 @@ use crate::stores::Stores;
 use crate::watch::{Change, What};
 
 /// How often a kubelet is asked for its configuration.
-const LOOK: Duration = Duration::from_secs(3600);
+const LOOK: Duration = Duration::from_hours(1);
 
 /// The controller of node labels.
 pub struct Nodes;
@@ -110,7 +110,9 @@ impl Controller for Nodes {
         }
         match kubelet(name, &context).await {
             Ok(kubelet) => context.observed.kubelets.put(name.to_owned(), kubelet),
-            Err(error) => tracing::warn!(node = name, error, "the kubelet's configuration is unknown"),
+            Err(error) => {
+                tracing::warn!(node = name, error, "the kubelet's configuration is unknown");
+            }
         }
         Ok(Action::requeue(LOOK))
     }

@@ -74,7 +74,8 @@ impl Authority {
             data.insert(key, ByteString(text.as_bytes().to_vec()));
         };
         put("state.json".to_owned(), &serde_json::to_string(&lives).unwrap_or_default());
-        let all = [("tls", Some(current)), ("next", next.as_ref()), ("previous", previous.as_ref())];
+        let all =
+            [("tls", Some(current)), ("next", next.as_ref()), ("previous", previous.as_ref())];
         for (prefix, signer) in all {
             if let Some(signer) = signer {
                 put(format!("{prefix}.crt"), &signer.certificate);

@@ -19,13 +19,13 @@ pub use authority::Authority;
 pub use leaf::{Leaf, LeafSpec, Purpose};
 
 /// Life of an authority.
-const AUTHORITY_LIFE: Duration = Duration::from_secs(365 * 24 * 3600);
+const AUTHORITY_LIFE: Duration = Duration::from_hours(365 * 24);
 /// Life of a certificate.
-const LEAF_LIFE: Duration = Duration::from_secs(30 * 24 * 3600);
+const LEAF_LIFE: Duration = Duration::from_hours(30 * 24);
 /// How long a new authority is trusted before it signs.
-const OVERLAP: Duration = Duration::from_secs(3600);
+const OVERLAP: Duration = Duration::from_hours(1);
 /// Clocks of nodes may lag by so much.
-const SKEW: Duration = Duration::from_secs(600);
+const SKEW: Duration = Duration::from_mins(10);
 
 /// A certificate or key cannot be made.
 #[derive(Debug, thiserror::Error)]

@@ -26,7 +26,8 @@ fn is_trusted(leaf: &Leaf, bundle: &str, purpose: Purpose, second: i64) -> bool 
     let certificate = CertificateDer::from_pem_slice(leaf.certificate.as_bytes()).unwrap();
     let roots: Vec<CertificateDer<'_>> =
         CertificateDer::pem_slice_iter(bundle.as_bytes()).map(Result::unwrap).collect();
-    let anchors: Vec<_> = roots.iter().map(|root| anchor_from_trusted_cert(root).unwrap()).collect();
+    let anchors: Vec<_> =
+        roots.iter().map(|root| anchor_from_trusted_cert(root).unwrap()).collect();
     let usage = match purpose {
         Purpose::Server => webpki::KeyUsage::server_auth(),
         Purpose::Client => webpki::KeyUsage::client_auth(),

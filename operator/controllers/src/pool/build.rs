@@ -16,7 +16,7 @@ use rollwright_crds::pool::CpuPool;
 use super::fetch::{NodeUse, Seen};
 use super::nodes::{Requests, has_ended};
 use super::validate::{Sort, Validated};
-use crate::apply::hash;
+use crate::apply::{hash, hex};
 use crate::hardening;
 use crate::labels::{CONFIG_HASH, Component};
 use crate::owner;
@@ -127,7 +127,7 @@ fn config_hash(cpu: &CpuPool) -> String {
 }
 
 fn short_hash<T: serde::Serialize>(of: &T) -> String {
-    hash(of)[..4].iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(&hash(of)[..4])
 }
 
 /// Names of nodes are longer than a pod's name may be beside the pool's.
@@ -193,8 +193,7 @@ fn on_node(node: &str) -> Affinity {
         operator: "In".to_owned(),
         values: Some(vec![node.to_owned()]),
     };
-    let term =
-        NodeSelectorTerm { match_fields: Some(vec![requirement]), match_expressions: None };
+    let term = NodeSelectorTerm { match_fields: Some(vec![requirement]), match_expressions: None };
     let node = NodeAffinity {
         required_during_scheduling_ignored_during_execution: Some(NodeSelector {
             node_selector_terms: vec![term],

@@ -17,7 +17,7 @@ pub(super) fn free(total: u32, used: u32) -> [u32; 4] {
         // The largest aligned interval that begins here and fits.
         let level = (0..SIZES.len())
             .rev()
-            .find(|level| at % SIZES[*level] == 0 && at + SIZES[*level] <= total)
+            .find(|level| at.is_multiple_of(SIZES[*level]) && at + SIZES[*level] <= total)
             .unwrap_or(0);
         chunks[level] += 1;
         at += SIZES[level];

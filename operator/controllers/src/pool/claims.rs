@@ -67,7 +67,8 @@ pub fn allows(pool: &ResourcePoolSpec, namespace: &str) -> bool {
 pub(super) fn names(job: &RolloutJobSpec, pool: &str) -> bool {
     let fixed = job.allocation.fixed.iter().flat_map(|fixed| &fixed.groups);
     let adaptive = job.allocation.adaptive.iter().flat_map(|adaptive| &adaptive.pools);
-    let split = job.disaggregation.iter().flat_map(|split| [&split.prefill_pool, &split.decode_pool]);
+    let split =
+        job.disaggregation.iter().flat_map(|split| [&split.prefill_pool, &split.decode_pool]);
     fixed.map(|group| &group.pool).chain(adaptive).chain(split).any(|name| name.as_str() == pool)
 }
 
@@ -86,7 +87,9 @@ pub(super) fn decide(
     let heir = heir.and_then(|_| owners.iter().find(|owner| owner.kind == JOB));
     let owner = kept.or(heir).or(owners.first()).cloned();
     let shares = |other: &PoolOwner| {
-        owner.as_ref().is_some_and(|owner| owner == other || (owner.kind == JOB && other.kind == JOB))
+        owner
+            .as_ref()
+            .is_some_and(|owner| owner == other || (owner.kind == JOB && other.kind == JOB))
     };
     let refused = owners.iter().filter(|other| !shares(other)).cloned().collect();
     Ownership { owner, refused }
@@ -111,9 +114,16 @@ mod tests {
 
     #[test]
     fn the_oldest_claim_wins_then_the_name() {
-        let ownership = decide(vec![claim(QUEUE, "b", 1), claim(QUEUE, "a", 1), claim(QUEUE, "c", 0)], None, false);
+        let ownership = decide(
+            vec![claim(QUEUE, "b", 1), claim(QUEUE, "a", 1), claim(QUEUE, "c", 0)],
+            None,
+            false,
+        );
         assert_eq!(ownership.owner, Some(claim(QUEUE, "c", 0).owner));
-        assert_eq!(ownership.refused.iter().map(|o| o.name.as_str()).collect::<Vec<_>>(), ["a", "b"]);
+        assert_eq!(
+            ownership.refused.iter().map(|o| o.name.as_str()).collect::<Vec<_>>(),
+            ["a", "b"]
+        );
     }
 
     #[test]
@@ -121,7 +131,7 @@ mod tests {
         let (one, two, queue) = (claim(JOB, "one", 1), claim(JOB, "two", 3), claim(QUEUE, "q", 2));
         let ownership = decide(vec![one.clone(), two.clone(), queue.clone()], None, false);
         assert_eq!(ownership.owner.as_ref(), Some(&one.owner));
-        assert_eq!(ownership.refused, [queue.owner.clone()]);
+        assert_eq!(ownership.refused, std::slice::from_ref(&queue.owner));
         let after = decide(vec![two.clone(), queue.clone()], ownership.owner.as_ref(), false);
         assert_eq!(after.owner, Some(two.owner));
     }
@@ -131,7 +141,10 @@ mod tests {
         let old = claim(QUEUE, "old", 0).owner;
         let new = claim(QUEUE, "new", 1);
         let ownership = decide(vec![new.clone()], Some(&old), true);
-        assert_eq!(ownership, Ownership { owner: Some(old.clone()), refused: vec![new.owner.clone()] });
+        assert_eq!(
+            ownership,
+            Ownership { owner: Some(old.clone()), refused: vec![new.owner.clone()] }
+        );
         assert_eq!(decide(vec![new.clone()], Some(&old), false).owner, Some(new.owner));
     }
 

@@ -51,15 +51,15 @@ pub(super) fn seen(pool: &ResourcePool, context: &Context) -> Seen {
 pub(super) fn gather(pool: &ResourcePool, stores: &Stores, observed: &Observed) -> Seen {
     let name = pool.metadata.name.as_deref().unwrap_or_default();
     let incumbent = pool.status.as_ref().and_then(|status| status.bound_to.as_ref());
-    let claims =
-        claims::claims(name, &pool.spec, &stores.queues.state(), &stores.jobs.state());
-    let unreadable = incumbent.is_some_and(|of: &PoolOwner| {
-        stores.malformed.contains(&of.kind, &of.namespace, &of.name)
-    });
+    let claims = claims::claims(name, &pool.spec, &stores.queues.state(), &stores.jobs.state());
+    let unreadable = incumbent
+        .is_some_and(|of: &PoolOwner| stores.malformed.contains(&of.kind, &of.namespace, &of.name));
     let ownership = claims::decide(claims, incumbent, unreadable);
-    let snapshot = ownership.owner.as_ref().filter(|owner| owner.kind == QUEUE).and_then(|owner| {
-        observed.queues.get(&(owner.namespace.clone(), owner.name.clone()))
-    });
+    let snapshot = ownership
+        .owner
+        .as_ref()
+        .filter(|owner| owner.kind == QUEUE)
+        .and_then(|owner| observed.queues.get(&(owner.namespace.clone(), owner.name.clone())));
     let (nodes, overlaps) = match selector(&pool.spec) {
         Some(selector) => nodes_of(pool, selector, ownership.owner.is_some(), stores, observed),
         None => (Vec::new(), BTreeMap::new()),

@@ -36,7 +36,6 @@ pub use dedication::Kubelet;
 pub(crate) use nodes::{GPU, Requests, Size, has_ended, is_reservation, serves};
 pub(crate) use status::is_running;
 
-
 /// Field managers.
 const RESERVATION: Site = Site("rollwright-pool-reservation");
 const STATUS: Site = Site("rollwright-pool-status");
@@ -189,7 +188,10 @@ fn action(wish: &Wish) -> &'static str {
     }
 }
 
-fn filtered(stores: &Stores, which: impl Fn(&ResourcePool) -> bool) -> Vec<ObjectRef<ResourcePool>> {
+fn filtered(
+    stores: &Stores,
+    which: impl Fn(&ResourcePool) -> bool,
+) -> Vec<ObjectRef<ResourcePool>> {
     stores.pools.state_filter(which).iter().map(|pool| ObjectRef::from_obj(&**pool)).collect()
 }
 

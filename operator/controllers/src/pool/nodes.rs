@@ -77,9 +77,10 @@ impl Size {
         let status = node.status.as_ref();
         let allocatable = status.and_then(|status| status.allocatable.as_ref());
         let capacity = status.and_then(|status| status.capacity.as_ref());
-        let read = |of: Option<&BTreeMap<String, Quantity>>, key, parse: fn(&Quantity) -> Option<u64>| {
-            of.and_then(|of| of.get(key)).and_then(parse).unwrap_or(0)
-        };
+        let read =
+            |of: Option<&BTreeMap<String, Quantity>>, key, parse: fn(&Quantity) -> Option<u64>| {
+                of.and_then(|of| of.get(key)).and_then(parse).unwrap_or(0)
+            };
         let count = |number| u32::try_from(number).unwrap_or(u32::MAX);
         Self {
             milli: read(allocatable, "cpu", milli),

@@ -1,4 +1,3 @@
-
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::runtime::watcher::Event;
 use rollwright_crds::ResourcePool;
@@ -252,7 +251,8 @@ fn what_the_queue_says_is_taken_over() {
         cores: 3,
         memory: 1 << 30,
     };
-    let snapshot = QueueSnapshot { nodes: vec![node("a"), node("elsewhere")], ..Default::default() };
+    let snapshot =
+        QueueSnapshot { nodes: vec![node("a"), node("elsewhere")], ..Default::default() };
     let key = ("research".to_owned(), "tools".to_owned());
     world.observed.queues.put(key, snapshot);
     let (_, figures, _) = world.pass(&pool);

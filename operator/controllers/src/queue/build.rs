@@ -48,9 +48,8 @@ pub(super) fn build(
     settings: &Settings,
 ) -> Result<QueueResources<Prepared>, serde_yaml::Error> {
     let names = Names::of(of.name);
-    let meta = |name: &str| {
-        owner::metadata(of.queue, Component::Queue, of.namespace, name.to_owned())
-    };
+    let meta =
+        |name: &str| owner::metadata(of.queue, Component::Queue, of.namespace, name.to_owned());
     let manifests = manifests(of)?;
     let bundle = certificates.authority.bundle();
     let leaf = |name: &str, leaf: &crate::pki::Leaf| Secret {

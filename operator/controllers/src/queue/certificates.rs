@@ -26,9 +26,8 @@ impl Certificates {
         now: Timestamp,
     ) -> Result<Self, PkiError> {
         let name = format!("{namespace}.{queue}");
-        let before = seen.authority.as_ref().and_then(|secret| {
-            Authority::read(secret.data.as_ref()?)
-        });
+        let before =
+            seen.authority.as_ref().and_then(|secret| Authority::read(secret.data.as_ref()?));
         let authority = match before.clone() {
             Some(authority) => authority.advanced(&name, now)?,
             None => Authority::mint(&name, now)?,

@@ -73,9 +73,7 @@ pub(super) fn seen(queue: &ActionQueue, context: &Context) -> Seen {
     let status = set.as_ref().and_then(|set| set.status.as_ref());
     let generation = set.as_ref().and_then(|set| set.metadata.generation);
     Seen {
-        pools: pools
-            .filter_map(|name| Some((name.to_string(), stores.pool(name)?)))
-            .collect(),
+        pools: pools.filter_map(|name| Some((name.to_string(), stores.pool(name)?))).collect(),
         issuer: context.issuer(),
         metrics_token: stores.metrics_token(),
         authority: stores.secret(namespace, &names.authority),

@@ -86,9 +86,8 @@ impl Controller for Queues {
             What::Queue(queue) if !change.gone => vec![ObjectRef::from_obj(queue)],
             What::Pool(pool) => {
                 let name = pool.metadata.name.as_deref().unwrap_or_default();
-                let names = |queue: &ActionQueue| {
-                    queue.spec.pools.iter().any(|pool| pool.as_str() == name)
-                };
+                let names =
+                    |queue: &ActionQueue| queue.spec.pools.iter().any(|pool| pool.as_str() == name);
                 let naming = stores.queues.state_filter(names);
                 naming.iter().map(|queue| ObjectRef::from_obj(&**queue)).collect()
             }
@@ -108,11 +107,7 @@ impl Controller for Queues {
         queue: Arc<ActionQueue>,
         context: Arc<Context>,
     ) -> Result<Action, QueueError> {
-        match reconcile(&queue, &context).await {
-            // The namespace is on its way out, and takes all of it along.
-            Err(QueueError::Call(error)) if error.is_terminating() => Ok(Action::await_change()),
-            result => result,
-        }
+        Box::pin(reconcile(&queue, &context)).await
     }
 }
 
@@ -135,7 +130,7 @@ async fn reconcile(queue: &ActionQueue, context: &Context) -> Result<Action, Que
         certificates = Certificates::current(&namespace, &name, &fresh, context.now())?;
     }
     let prepared = build::build(&validated, &certificates, &context.settings)?;
-    let applied = prepared.apply(context).await?;
+    let applied = Box::pin(prepared.apply(context)).await?;
     let again = look(&mut seen, context, &namespace, &name).await;
     let mut figures = status::figures(queue, &seen);
     figures.endpoint = Some(status::endpoint(&namespace, &name));
@@ -148,12 +143,7 @@ async fn reconcile(queue: &ActionQueue, context: &Context) -> Result<Action, Que
 
 /// Asks the queue what it holds, unless it was asked a short while ago; returns when to ask
 /// again. What it says changes its status, which must not make us ask it again.
-async fn look(
-    seen: &mut Seen,
-    context: &Context,
-    namespace: &str,
-    name: &str,
-) -> Option<Duration> {
+async fn look(seen: &mut Seen, context: &Context, namespace: &str, name: &str) -> Option<Duration> {
     let observed = &context.observed;
     let key = (namespace.to_owned(), name.to_owned());
     let up = seen.ready_pods.is_some_and(|pods| pods > 0);
@@ -203,7 +193,8 @@ async fn publish(
 }
 
 fn is_worth_an_event(wish: &Wish) -> bool {
-    let on_its_way = [reasons::WAITING_FOR_PODS, reasons::WAITING_FOR_POOL, reasons::WAITING_FOR_KEYS];
+    let on_its_way =
+        [reasons::WAITING_FOR_PODS, reasons::WAITING_FOR_POOL, reasons::WAITING_FOR_KEYS];
     wish.kind() == types::READY && !on_its_way.contains(&wish.reason())
 }
 

@@ -17,7 +17,7 @@ use super::build::{AGENTS, CALLERS, METRICS};
 use super::certificates::agent_name;
 use super::fetch::Names;
 use super::validate::Validated;
-use crate::apply::hash;
+use crate::apply::{hash, hex};
 use crate::hardening;
 use crate::labels::{self, CONFIG_HASH, Component};
 use crate::settings::{Settings, Storage};
@@ -152,11 +152,7 @@ fn volumes(names: &Names, settings: &Settings) -> Vec<Volume> {
         name: volume.to_owned(),
         config_map: Some(ConfigMapVolumeSource {
             name: names.queue.clone(),
-            items: Some(vec![KeyToPath {
-                key: key.to_owned(),
-                path: key.to_owned(),
-                mode: None,
-            }]),
+            items: Some(vec![KeyToPath { key: key.to_owned(), path: key.to_owned(), mode: None }]),
             ..ConfigMapVolumeSource::default()
         }),
         ..Volume::default()
@@ -204,8 +200,4 @@ fn claim(settings: &Settings) -> Option<PersistentVolumeClaim> {
         }),
         status: None,
     })
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -36,9 +36,8 @@ pub(super) async fn ask(endpoint: &str, token: &TokenFile) -> Result<QueueSnapsh
         let mut client = ActionServiceClient::new(endpoint.connect().await?);
         let mut request = tonic::Request::new(StatsRequest {});
         request.metadata_mut().insert("authorization", token);
-        let answer = client.stats(request).await.map_err(|status| {
-            StatsError::Refused(Box::new(status))
-        })?;
+        let answer =
+            client.stats(request).await.map_err(|status| StatsError::Refused(Box::new(status)))?;
         Ok(snapshot(answer.into_inner()))
     })
     .await

@@ -8,6 +8,7 @@ use super::build::{CALLERS, QueueResources};
 use super::fetch::{Names, Seen};
 use super::validate::Obstacle;
 use crate::conditions::Wish;
+use crate::observed::QueueSnapshot;
 use crate::resources::Applied;
 
 /// Where callers find a queue.
@@ -22,7 +23,7 @@ pub(super) fn figures(queue: &ActionQueue, seen: &Seen) -> ActionQueueStatus {
     ActionQueueStatus {
         observed_generation: queue.metadata.generation,
         endpoint: before.and_then(|status| status.endpoint.clone()),
-        agents: snapshot.map_or(0, |snapshot| snapshot.agents()),
+        agents: snapshot.map_or(0, QueueSnapshot::agents),
         waiting: snapshot.map_or(0, |snapshot| snapshot.waiting),
         running: snapshot.map_or(0, |snapshot| snapshot.running),
         trajectories: snapshot.map_or(0, |snapshot| snapshot.trajectories),
@@ -48,11 +49,7 @@ pub(super) fn blocked(obstacle: &Obstacle, seen: &Seen) -> Vec<Wish> {
 }
 
 /// The conditions of one that is built. `nodes` is how many nodes its CPU pools have.
-pub(super) fn conditions(
-    _applied: &QueueResources<Applied>,
-    seen: &Seen,
-    nodes: u32,
-) -> Vec<Wish> {
+pub(super) fn conditions(_applied: &QueueResources<Applied>, seen: &Seen, nodes: u32) -> Vec<Wish> {
     let up = seen.ready_pods.is_some_and(|pods| pods > 0);
     let agents = agents(seen, up, nodes);
     let ready = if !up {

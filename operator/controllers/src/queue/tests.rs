@@ -79,9 +79,13 @@ fn settings(storage: Storage) -> Settings {
 fn built(seen: &Seen, storage: Storage) -> build::QueueResources<Prepared> {
     let queue = tools();
     let validated = validate(&queue, seen).unwrap();
-    let certificates =
-        Certificates::current("research", "tools", seen, Timestamp::from_second(1_800_000_000).unwrap())
-            .unwrap();
+    let certificates = Certificates::current(
+        "research",
+        "tools",
+        seen,
+        Timestamp::from_second(1_800_000_000).unwrap(),
+    )
+    .unwrap();
     build::build(&validated, &certificates, &settings(storage)).unwrap()
 }
 
@@ -123,7 +127,8 @@ fn certificates_that_are_there_are_kept_until_they_are_due() {
         ..seen(pools())
     };
     let at = |days: i64| Timestamp::from_second(1_800_000_000 + days * 24 * 3600).unwrap();
-    let current = |days| Certificates::current("research", "tools", &with(&first), at(days)).unwrap();
+    let current =
+        |days| Certificates::current("research", "tools", &with(&first), at(days)).unwrap();
     let kept = current(19);
     assert!(!kept.renewed);
     assert_eq!(kept.authority.write(), *first.authority.data.as_ref().unwrap());
@@ -210,12 +215,8 @@ fn a_queue_is_ready_when_it_is_up_and_has_an_agent() {
         let node = |n| NodeSnapshot { connected: n < connected, ..NodeSnapshot::default() };
         Some(Arc::new(QueueSnapshot { nodes: (0..2).map(node).collect(), ..Default::default() }))
     };
-    let with = |ready_pods, snapshot| Seen {
-        ready_pods,
-        rolled_out: true,
-        snapshot,
-        ..seen(pools())
-    };
+    let with =
+        |ready_pods, snapshot| Seen { ready_pods, rolled_out: true, snapshot, ..seen(pools()) };
     let waiting = (false, reasons::WAITING_FOR_PODS);
     let good = (true, reasons::AS_SPECIFIED);
     assert_eq!(conditions_of(&with(None, None), 2), [waiting, waiting]);

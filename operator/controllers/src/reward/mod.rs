@@ -7,9 +7,9 @@ use std::time::Duration;
 use kube::Api;
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::{ObjectRef, Store};
-use rollwright_crds::RewardService;
 use rollwright_crds::conditions::{reasons, types};
 use rollwright_crds::reward::RewardServiceStatus;
+use rollwright_crds::{Name, RewardService};
 
 use crate::apply::Site;
 use crate::conditions::{self, Wish};
@@ -28,7 +28,7 @@ use validate::Obstacle;
 
 const STATUS: Site = Site("rollwright-reward-status");
 /// Secrets of others are not watched: they are looked at this often.
-const LOOK: Duration = Duration::from_secs(300);
+const LOOK: Duration = Duration::from_mins(5);
 /// The same while one is missing.
 const LOOK_AGAIN: Duration = Duration::from_secs(15);
 
@@ -74,14 +74,12 @@ impl Controller for Rewards {
                     let gpu = service.spec.gpu.as_ref().map(|gpu| &gpu.queue);
                     let sandbox = service.spec.sandbox.as_ref().map(|of| &of.queue);
                     service.metadata.namespace == queue.metadata.namespace
-                        && gpu.or(sandbox).map(|queue| queue.as_str()) == name
+                        && gpu.or(sandbox).map(Name::as_str) == name
                 })
             }
             What::Pool(pool) => {
                 let name = pool.metadata.name.as_deref();
-                naming(&|service| {
-                    service.spec.gpu.as_ref().map(|gpu| gpu.pool.as_str()) == name
-                })
+                naming(&|service| service.spec.gpu.as_ref().map(|gpu| gpu.pool.as_str()) == name)
             }
             What::Everything => all(&stores.rewards),
             _ => Vec::new(),

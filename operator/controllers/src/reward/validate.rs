@@ -81,7 +81,9 @@ fn serverless(of: &ServerlessReward, seen: &Seen) -> Result<(), Obstacle> {
     let message = match seen.secret {
         SecretSeen::Usable => return Ok(()),
         SecretSeen::Missing => format!("there is no Secret \"{}\" in this namespace", key.name),
-        SecretSeen::WithoutKey => format!("Secret \"{}\" has no value at \"{}\"", key.name, key.key),
+        SecretSeen::WithoutKey => {
+            format!("Secret \"{}\" has no value at \"{}\"", key.name, key.key)
+        }
     };
     Err(unresolved(reasons::SECRET_NOT_FOUND, message))
 }
