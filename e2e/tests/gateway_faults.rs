@@ -485,7 +485,8 @@ impl Here {
         let spec =
             WorkerSpec { class: Class::new("h20")?, role: Role::Mixed, slots: 64, version: None };
         let worker = WorkerId::new("engine-0")?;
-        config.workers.push(WorkerConfig { worker, url: engine.to_owned(), spec });
+        let url = engine.to_owned();
+        config.workers.push(WorkerConfig { worker, url, spec, bootstrap_port: None });
         change(&mut config);
         let keys = dir.path().join("keys");
         std::fs::write(&keys, format!("job:{KEY}\n"))?;

@@ -59,11 +59,10 @@ impl Router {
         if !takes {
             return None;
         }
-        let prefill = match worker.role {
-            Role::Decode => self.prefill_for(worker.version, request)?,
-            Role::Mixed | Role::Prefill => None,
-        };
-        Some(Home { worker: seat, prefill })
+        match worker.role {
+            Role::Decode => self.with_prefill(seat, worker.version, request),
+            Role::Mixed | Role::Prefill => Some(Home { worker: seat, prefill: None }),
+        }
     }
 
     /// Nobody else decodes, and prefill workers can.
@@ -71,21 +70,26 @@ impl Router {
         self.config.alone && self.decoders == 0
     }
 
-    /// The prefill worker for a decode worker of this version: that of the last turn,
-    /// else the least loaded. Both must hold the same weights. `Some(None)`: there is none,
-    /// and the decode worker can do without.
-    fn prefill_for(&self, version: Option<Version>, request: &Request) -> Option<Option<Seat>> {
+    /// A decode worker of this version with its prefill worker: that of the last turn, else
+    /// the least loaded. Both must hold the same weights. Where there is none, it may be able
+    /// to do without.
+    fn with_prefill(
+        &self,
+        worker: Seat,
+        version: Option<Version>,
+        request: &Request,
+    ) -> Option<Home> {
         let last = request.home.and_then(|home| home.prefill);
         let mut there = self
             .prefills_of(version)
             .filter(|(seat, worker)| worker.usable() && !self.avoids(request, *seat))
             .peekable();
         if there.peek().is_none() {
-            return self.config.alone.then_some(None);
+            return self.config.alone.then_some(Home { worker, prefill: None });
         }
         let free = there.filter(|(_, worker)| worker.has_room());
         let best = free.min_by_key(|(seat, worker)| (Some(*seat) != last, worker.load()));
-        best.map(|(seat, _)| Some(seat))
+        best.map(|(seat, _)| Home { worker, prefill: Some(seat) })
     }
 
     fn prefills_of(&self, version: Option<Version>) -> impl Iterator<Item = (Seat, &Worker)> {

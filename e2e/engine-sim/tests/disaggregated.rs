@@ -67,7 +67,7 @@ async fn vllm_decodes_from_the_kv_that_was_kept() {
 
 #[tokio::test]
 async fn vllm_computes_what_it_does_not_understand_or_may_compute() {
-    let recompute = |config: &mut Config| limit(config, Duration::from_secs(60), true);
+    let recompute = |config: &mut Config| limit(config, Duration::from_mins(1), true);
     let prefill = instance(Dialect::Vllm, Part::Prefill, |_| {}).await;
     let decode = instance(Dialect::Vllm, Part::Decode, recompute).await;
     let path = "/v1/completions";
