@@ -119,6 +119,15 @@ fn on_chunks(tasks: &[Task], chunks: Chunks) -> Result<Arrangement, ArrangeError
     // A task takes one chunk at most.
     let chunks = chunks.at_most(tasks.len() as u64);
     if chunks.states().saturating_mul(tasks.len() as u64 + 1) > CELLS {
+        // Where the best for so many single GPUs fits the chunks, it is the best.
+        let relaxed = on_cores(tasks, chunks.gpus()).map_err(|error| match error {
+            ArrangeError::Infeasible { .. } => infeasible(),
+            other => other,
+        })?;
+        let mut units = relaxed.units.iter();
+        if units.try_fold(chunks, |left, &units| left.take(units)).is_some() {
+            return Ok(relaxed);
+        }
         return search::arrange(tasks, &chunks, infeasible);
     }
     ChunkTable::new(tasks, chunks).arrangement(tasks.len()).ok_or_else(infeasible)

@@ -232,6 +232,20 @@ fn a_thousand_tasks_on_thousands_of_cores_match_the_table() {
 }
 
 #[test]
+fn many_chunks_need_no_table() {
+    // Far more states than a table may have, but single GPUs would do no better.
+    let small = task(&[(1, 8.0), (2, 5.0)]);
+    let large = task(&[(4, 9.0), (8, 6.0)]);
+    let tasks = [vec![small; 200], vec![large; 200]].concat();
+    let chunks = Chunks::new([300, 300, 300, 250]);
+    let got = arrange(&tasks, &Free::Chunks(chunks)).unwrap();
+    check(&tasks, &chunks, &got);
+    assert!(close(got.total, 200.0 * 5.0 + 200.0 * 6.0));
+    let refused = arrange(&tasks, &Free::Chunks(Chunks::new([300, 300, 90, 20]))).unwrap_err();
+    assert!(matches!(refused, ArrangeError::Infeasible { .. }), "{refused}");
+}
+
+#[test]
 fn a_total_beyond_all_numbers_is_refused() {
     let tasks = [task(&[(1, 1e308)]), task(&[(1, 1e308)]), task(&[(2, 1.0)])];
     assert_eq!(arrange(&tasks, &Free::Cores(9)), Err(ArrangeError::Overflow));

@@ -17,6 +17,8 @@ const COARSE: usize = 1 << 12;
 const FINE: usize = 1 << 18;
 /// Combinations in a layer while a good plan is sought.
 const NARROW: usize = 128;
+/// Combinations in a layer before every combination is looked at.
+const MEDIUM: usize = 1 << 10;
 /// Combinations in a layer where nothing else decides.
 const WIDE: usize = 1 << 15;
 
@@ -100,11 +102,14 @@ fn best(fleet: &Fleet, sorted: &Sorted) -> Result<Chain, PlanError> {
     let (good, _) = least(low, all, First::Low, |bound| wide(&coarse, NARROW, bound));
     let fine = Coarse::new(fleet, FINE);
     let (best, proven) = least(low, good, First::High, |bound| {
-        if size > MANY {
-            return wide(&fine, WIDE, bound);
+        let width = if size > MANY { WIDE } else { MEDIUM };
+        match wide(&fine, width, bound) {
+            Probe::Undecided if size <= MANY => {
+                let reach = Reach::tabulated(sorted, &fleet.kinds, bound);
+                decide(fleet, sorted, &reach, &fine.needs(&reach))
+            }
+            decided => decided,
         }
-        let reach = Reach::tabulated(sorted, &fleet.kinds, bound);
-        decide(fleet, sorted, &reach, &fine.needs(&reach))
     });
     if proven { Ok(best) } else { Err(PlanError::TooLarge) }
 }
