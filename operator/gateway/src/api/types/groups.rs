@@ -18,7 +18,7 @@ use super::{FaultBody, field};
 pub struct OpenGroup {
     /// A name of the caller's choosing; a group that is open under it is given again.
     #[serde(default, deserialize_with = "field::group_id")]
-    #[schema(value_type = Option<String>, max_length = 128, pattern = "^[A-Za-z0-9._/-]+$")]
+    #[schema(value_type = Option<String>, max_length = 117, pattern = "^[A-Za-z0-9._/-]+$")]
     pub id: Option<GroupId>,
     /// The family of prompts that it belongs to; `default` where not given.
     #[serde(default, deserialize_with = "field::task")]
