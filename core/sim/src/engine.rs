@@ -17,6 +17,8 @@ use crate::world::{Event, Record, World};
 pub(crate) trait Scheduler<'a> {
     /// A trajectory arrived. True where it begins at once.
     fn arrived(&mut self, of: usize, world: &mut World<'a>) -> bool;
+    /// Which of those that did not begin at once begin now.
+    fn admit(&mut self, world: &mut World<'a>) -> Vec<usize>;
     /// The action that a trajectory is at waits for a decision.
     fn submitted(&mut self, of: usize, action: &'a Action, world: &mut World<'a>);
     /// The action ended; the `units` that it had, in millionths, are free.
@@ -109,9 +111,22 @@ fn run<'a>(
                 Event::Wakes => {}
             }
         }
+        // What a trajectory that ends held is free for those that wait to begin.
+        proceeding.retain(|&of| {
+            let ends = world.phase(of).is_none();
+            if ends {
+                proceed(of, world, scheduler);
+            }
+            !ends
+        });
+        proceeding.extend(scheduler.admit(world));
         proceeding.sort_unstable();
         for of in proceeding {
             proceed(of, world, scheduler);
+        }
+        // Trajectories of no length ended meanwhile.
+        for of in scheduler.admit(world) {
+            world.after(0, Event::Proceeds(of));
         }
         let before = clock();
         scheduler.round(world);

@@ -69,6 +69,10 @@ impl<'a> Scheduler<'a> for Fixed<'a> {
         true
     }
 
+    fn admit(&mut self, _world: &mut World<'a>) -> Vec<usize> {
+        Vec::new()
+    }
+
     fn submitted(&mut self, of: usize, action: &'a Action, _world: &mut World<'a>) {
         self.arrivals += 1;
         match &mut self.pools[action.pool] {

@@ -83,28 +83,6 @@ impl<'a> Pods<'a> {
         }
     }
 
-    /// Pods in arrival order, each on the node with the most free memory that holds it.
-    fn place(&mut self, world: &mut World<'a>) {
-        for (i, pool) in self.pools.iter_mut().enumerate() {
-            let Pool::Cpu { nodes, line } = pool else { continue };
-            while let Some(&of) = line.front() {
-                let Bytes(memory) = world.trajectories[of].memory;
-                let fits = |node: &PodNode| node.cores >= self.request && node.memory.0 >= memory;
-                let fitting = (0..nodes.len()).filter(|&node| fits(&nodes[node]));
-                let Some(node) = fitting.rev().max_by_key(|&node| nodes[node].memory) else {
-                    break;
-                };
-                line.pop_front();
-                nodes[node].cores -= self.request;
-                nodes[node].memory.0 -= memory;
-                self.node_of.insert(of, node);
-                world.usage[i].held.add(self.request, world.now);
-                world.waited_for_pod(of, world.now - world.trajectories[of].arrival);
-                world.after(0, Event::Proceeds(of));
-            }
-        }
-    }
-
     /// Calls that are refused use no quota.
     fn call(&mut self, world: &mut World<'a>) {
         let now = Time::from_nanos(world.now);
@@ -132,6 +110,30 @@ impl<'a> Scheduler<'a> for Pods<'a> {
             line.push_back(of);
         }
         false
+    }
+
+    /// Pods in arrival order, each on the node with the most free memory that holds it.
+    fn admit(&mut self, world: &mut World<'a>) -> Vec<usize> {
+        let mut admitted = Vec::new();
+        for (i, pool) in self.pools.iter_mut().enumerate() {
+            let Pool::Cpu { nodes, line } = pool else { continue };
+            while let Some(&of) = line.front() {
+                let Bytes(memory) = world.trajectories[of].memory;
+                let fits = |node: &PodNode| node.cores >= self.request && node.memory.0 >= memory;
+                let fitting = (0..nodes.len()).filter(|&node| fits(&nodes[node]));
+                let Some(node) = fitting.rev().max_by_key(|&node| nodes[node].memory) else {
+                    break;
+                };
+                line.pop_front();
+                nodes[node].cores -= self.request;
+                nodes[node].memory.0 -= memory;
+                self.node_of.insert(of, node);
+                world.usage[i].held.add(self.request, world.now);
+                world.waited_for_pod(of, world.now - world.trajectories[of].arrival);
+                admitted.push(of);
+            }
+        }
+        admitted
     }
 
     fn submitted(&mut self, of: usize, action: &'a Action, _world: &mut World<'a>) {
@@ -168,7 +170,6 @@ impl<'a> Scheduler<'a> for Pods<'a> {
     }
 
     fn round(&mut self, world: &mut World<'a>) {
-        self.place(world);
         for (of, action) in self.starting.drain(..) {
             if let (Some(sharing), Some(&node)) = (&mut self.sharing, self.node_of.get(&of)) {
                 sharing.start(of, action, node, world);

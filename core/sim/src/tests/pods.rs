@@ -84,3 +84,16 @@ fn running_actions_share_the_cores_of_a_node() {
     let got = times(&cluster, &many, "kubernetes:0.5:8");
     assert!(got.iter().all(|times| *times == [0.0, 0.0, 16.0]), "{got:?}");
 }
+
+#[test]
+fn a_pod_that_fits_at_arrival_delays_no_submission() {
+    // The call of the first goes out before that of the second, which needs no pod.
+    let mut cluster = cpu(1, 1, 1.0);
+    cluster.pools.extend(quota(Some(1), None).pools);
+    let call = || act_on(1, None, &[1.0], 5.0, 0.0);
+    let workload = [arrives(0.0, vec![call(), act(&[1.0], 1.0)]), arrives(0.0, vec![call()])];
+    let times = times(&cluster, &workload, "static:1");
+    assert_eq!(times[0], [0.0, 0.0, 5.0]);
+    // Refused at 0, 1 and 3.
+    assert_eq!(times[2], [0.0, 7.0, 12.0]);
+}
