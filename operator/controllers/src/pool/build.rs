@@ -34,15 +34,16 @@ pub(crate) struct Offer {
     pub(crate) memory: u64,
 }
 
-/// What a node can give when its other pods keep what they asked for; none when that is less
-/// than a core or [`LEAST_MEMORY`].
+/// What a node can give when its other pods keep what they asked for, and at most what the pool
+/// does not keep back (for them, among others); none when that is less than a core or
+/// [`LEAST_MEMORY`].
 pub(super) fn offer(node: &NodeUse, cpu: &CpuPool) -> Option<Offer> {
     let free = node.size.milli.saturating_sub(node.used.milli) / 1000;
-    let cores = free.saturating_sub(u64::from(cpu.reserved_cores));
+    let ours = node.size.machine_cores.saturating_sub(cpu.reserved_cores);
+    let cores = u32::try_from(free).unwrap_or(u32::MAX).min(ours);
     let kept = cpu.reserved_memory.map_or(0, rollwright_crds::ByteSize::bytes);
-    let memory = node.size.memory.saturating_sub(node.used.memory).saturating_sub(kept);
-    let memory = memory / STEP * STEP;
-    let cores = u32::try_from(cores).unwrap_or(u32::MAX);
+    let ours = node.size.machine_memory.saturating_sub(kept);
+    let memory = node.size.memory.saturating_sub(node.used.memory).min(ours) / STEP * STEP;
     (cores > 0 && memory >= LEAST_MEMORY).then_some(Offer { cores, memory })
 }
 

@@ -40,7 +40,7 @@ impl Kubelet {
 }
 
 /// Why a node's cores are not ours alone; none when they are. `others` says whether pods that
-/// are neither ours nor of the node itself ask for CPU there.
+/// are neither reservations nor of the node itself ask for CPU there.
 pub(super) fn objection(kubelet: Option<&Kubelet>, others: bool) -> Option<&'static str> {
     match kubelet {
         Some(kubelet) if kubelet.cpu_manager_policy == "static" => {

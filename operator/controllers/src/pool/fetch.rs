@@ -39,7 +39,7 @@ pub(super) struct NodeUse {
     pub(super) size: Size,
     /// All pods but our reservations.
     pub(super) used: Requests,
-    /// Pods that are neither ours nor of the node itself ask for CPU.
+    /// Pods that are neither reservations nor of the node itself ask for CPU.
     pub(super) others: bool,
     pub(super) kubelet: Option<Arc<super::Kubelet>>,
 }
@@ -104,8 +104,8 @@ fn nodes_of(
             }
             let requests = Requests::of(&pod);
             node.used = node.used.plus(requests);
-            let foreign = !crate::trim::is_ours(&pod.metadata) && !is_of_node(&pod);
-            node.others |= foreign && requests.milli > 0;
+            // A queue or gateway of ours disturbs sandboxes as much as anybody's pod.
+            node.others |= !is_of_node(&pod) && requests.milli > 0;
         }
     }
     (nodes.into_values().collect(), overlaps)

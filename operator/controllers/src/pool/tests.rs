@@ -129,7 +129,7 @@ fn an_unclaimed_pool_reserves_nothing() {
     let (world, pool) = cpu_world();
     let (changes, figures, wished) = world.pass(&pool);
     assert!(changes.make.is_empty());
-    assert_eq!((figures.nodes, figures.capacity.cores), (1, 6));
+    assert_eq!((figures.nodes, figures.capacity.cores), (1, 7));
     assert_eq!(wish(&wished, types::BOUND), (false, reasons::NOT_CLAIMED));
     assert_eq!(wish(&wished, types::READY), (true, reasons::AS_SPECIFIED));
 }
@@ -149,7 +149,7 @@ fn a_claimed_pool_reserves_what_others_leave_and_keeps_it() {
     world.stranger("t", "a", &json!({"cpu": "1"}));
     let (changes, figures, wished) = world.pass(&pool);
     assert_eq!((changes.make.len(), changes.delete.len()), (0, 0));
-    assert_eq!((figures.capacity.cores, figures.nodes), (5, 1));
+    assert_eq!((figures.capacity.cores, figures.nodes), (6, 1));
     assert_eq!(wish(&wished, types::READY), (true, reasons::AS_SPECIFIED));
 }
 
@@ -187,10 +187,21 @@ fn a_reservation_goes_with_its_claim_its_node_its_settings_and_its_end() {
 }
 
 #[test]
+fn what_the_pool_keeps_back_is_there_for_the_other_pods() {
+    let (mut world, pool) = cpu_world();
+    // 7.9 cores: 1 kept back, of which 650m are asked for.
+    world.stranger("s", "a", &json!({"cpu": "650m"}));
+    assert_eq!(world.pass(&pool).1.capacity.cores, 7);
+    // More than that is taken from the sandboxes.
+    world.stranger("t", "a", &json!({"cpu": "1"}));
+    assert_eq!(world.pass(&pool).1.capacity.cores, 6);
+}
+
+#[test]
 fn a_full_node_is_said_so() {
     let (mut world, pool) = cpu_world();
     world.queue("tools", &json!(["cpu"]));
-    world.stranger("s", "a", &json!({"cpu": "6500m"}));
+    world.stranger("s", "a", &json!({"cpu": "7"}));
     let (changes, _, wished) = world.pass(&pool);
     assert!(changes.make.is_empty());
     assert_eq!(wish(&wished, types::READY), (false, reasons::NO_CAPACITY));
