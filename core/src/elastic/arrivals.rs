@@ -1,9 +1,8 @@
 //! What will be submitted next, as far as the past tells.
 
 use std::collections::VecDeque;
-use std::time::Duration;
 
-use super::work::Work;
+use super::work::{Work, seconds};
 use crate::time::Time;
 
 /// Submissions that are remembered.
@@ -81,7 +80,7 @@ impl Arrivals {
             })
             .take_while(|(after, _)| *after <= horizon)
             .map(|(after, work)| {
-                let at = now + Duration::try_from_secs_f64(after).unwrap_or(Duration::MAX);
+                let at = now + seconds(after);
                 Expected { after, rank: work.rank(at), work }
             })
             .collect()

@@ -1,9 +1,8 @@
 //! Cores that the first of a line cannot use yet.
 
-use std::time::Duration;
-
 use super::line::{Given, Line};
 use super::room::Room;
+use super::work::seconds;
 use crate::resources::Units;
 use crate::time::Time;
 
@@ -49,8 +48,4 @@ fn fits_at(mut room: Room, mut ends: Vec<(Time, Units)>, units: Units) -> Option
         room.give_back(freed);
         room.fits(units).then_some(at)
     })
-}
-
-fn seconds(seconds: f64) -> Duration {
-    Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
 }

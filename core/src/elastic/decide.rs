@@ -2,18 +2,18 @@
 
 use super::arrivals::Arrivals;
 use super::backfill::backfill;
-use super::line::{Decision, Given, Line};
+use super::line::{Decision, Given, Line, Running};
 use super::malleable::resize;
 use super::roll_out::{Promise, Scene};
 use super::room::Room;
 use super::rule::Rule;
-use super::work::Work;
+use super::work::{Work, seconds};
 use crate::time::Time;
 
 /// Waiting actions of a line that a decision looks at; the rest only counts.
 pub const WINDOW: usize = 256;
 /// Actions that the roll-outs of one decision play, together.
-const BUDGET: usize = 2000;
+const BUDGET: usize = 1000;
 
 /// The default policy for one line: each round plays the line forward under a few simple
 /// rules and does what the best of them does now (a parallel roll-out). While nothing
@@ -40,6 +40,26 @@ impl Elastic {
 
     /// What starts now, and with what; and what is resized.
     pub fn decide(&mut self, line: &Line) -> Decision {
+        let mut decision = self.decide_window(line);
+        // All that was looked at has started: look at what stands behind it.
+        let mut running = line.running.to_vec();
+        let mut started = 0;
+        while decision.starts.len() == started + WINDOW && line.waiting.len() > started + WINDOW {
+            running.extend(decision.starts[started..].iter().map(|given| {
+                let choices = line.waiting[given.index].work.choices();
+                let chosen = choices.iter().find(|choice| choice.units == given.units);
+                let ends = line.now + seconds(chosen.map_or(0.0, |choice| choice.seconds));
+                Running { ends, units: given.units, resizable: None }
+            }));
+            started += WINDOW;
+            let rest = Line { running: &running, waiting: &line.waiting[started..], ..*line };
+            let next = self.decide_window(&rest).starts.into_iter();
+            decision.starts.extend(next.map(|g| Given { index: g.index + started, ..g }));
+        }
+        decision
+    }
+
+    fn decide_window(&mut self, line: &Line) -> Decision {
         let seen = line.waiting.len().min(WINDOW);
         let beyond = line.beyond + line.waiting.len() - seen;
         let line = &Line { waiting: &line.waiting[..seen], beyond, ..*line };

@@ -93,8 +93,7 @@ impl<'a> Scene<'a> {
         }
         let running = self.line.running.iter();
         let left = running.map(|r| r.ends.since(self.line.now).as_secs_f64() * r.units.as_f64());
-        let backlog: f64 =
-            waiting.iter().map(|w| w.work.least().cost()).chain(left).sum::<f64>();
+        let backlog: f64 = waiting.iter().map(|w| w.work.least().cost()).chain(left).sum::<f64>();
         let long = backlog / f64::from(self.line.cores) / 2.0;
         let fastest = |index: usize| waiting[index].work.at_most(self.line.cores).seconds;
         let length = |index: &usize| {

@@ -9,7 +9,7 @@ pub(super) enum Rule {
     /// The units that cost least where a core-second is priced by the delay that it
     /// causes: one core held for dt delays each of W waiting by dt / cores, so the cost
     /// is `D(m) * (1 + factor * W / cores * m)`.
-    Priced(f64),
+    Priced(f64, f64),
     /// The largest units up to so many cores, waiting for them.
     AtMost(u32),
     /// All at once, the cores arranged for the least sum of durations; then
@@ -22,10 +22,14 @@ pub(super) enum Rule {
 
 impl Rule {
     /// All of them, the likeliest first.
-    pub(super) const ALL: [Self; 13] = [
-        Self::Priced(1.0),
-        Self::Priced(2.0),
-        Self::Priced(0.5),
+    pub(super) const ALL: [Self; 17] = [
+        Self::Priced(1.0, 0.0),
+        Self::Priced(2.0, 0.0),
+        Self::Priced(0.5, 0.0),
+        Self::Priced(1.0, 0.25),
+        Self::Priced(1.0, 0.5),
+        Self::Priced(1.0, 1.0),
+        Self::Priced(1.0, 2.0),
         Self::AtMost(0),
         Self::AtMost(1),
         Self::AtMost(2),
@@ -53,15 +57,16 @@ impl Rule {
         behind: usize,
         next_end: f64,
     ) -> Option<Choice> {
-        let factor = match self {
+        let (factor, base) = match self {
             Self::AtMost(limit) => {
                 let choice = work.at_most(limit.min(cores));
                 return room.fits(choice.units).then_some(choice);
             }
-            Self::Priced(factor) | Self::LongFirst(factor) => factor,
-            Self::Together => 1.0,
+            Self::Priced(factor, base) => (factor, base),
+            Self::LongFirst(factor) => (factor, 0.0),
+            Self::Together => (1.0, 0.0),
         };
-        let price = factor * behind as f64 / f64::from(cores);
+        let price = base + factor * behind as f64 / f64::from(cores);
         let cost = |choice: &Choice| choice.seconds * (1.0 + price * choice.units.as_f64());
         let on_node = work.choices().iter().filter(|choice| choice.units.ceil() <= cores);
         let best = on_node.min_by(|a, b| cost(a).total_cmp(&cost(b)))?;

@@ -70,10 +70,10 @@ fn rooms(line: &Line) -> Vec<Room> {
 /// A share takes no core of its own, and a task at least one: every task counts one unit
 /// more than it takes, and a prefix has one more for each of its tasks.
 fn task(work: &Work) -> Option<Task> {
-    let choices = work.choices().iter().map(|choice| arrange::Choice {
-        units: 1 + whole(choice.units),
-        duration: choice.seconds,
-    });
+    let choices = work
+        .choices()
+        .iter()
+        .map(|choice| arrange::Choice { units: 1 + whole(choice.units), duration: choice.seconds });
     Task::new(choices).ok()
 }
 

@@ -98,6 +98,11 @@ impl Work {
     /// it. It never changes while the action waits.
     pub fn rank(&self, submitted: Time) -> Time {
         let patience = PATIENCE * self.least().cost();
-        submitted + Duration::try_from_secs_f64(patience).unwrap_or(Duration::MAX)
+        submitted + seconds(patience)
     }
+}
+
+/// Seconds, however many.
+pub(super) fn seconds(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
 }
