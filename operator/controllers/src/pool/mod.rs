@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::{ObjectRef, Store};
@@ -30,6 +32,7 @@ mod status;
 mod tests;
 mod validate;
 
+use build::Reservations;
 pub(crate) use build::{Offer, held, pod_name};
 pub use claims::allows;
 pub use dedication::Kubelet;
@@ -39,6 +42,8 @@ pub(crate) use status::is_running;
 /// Field managers.
 const RESERVATION: Site = Site("rollwright-pool-reservation");
 const STATUS: Site = Site("rollwright-pool-status");
+/// Pods made or deleted at one moment.
+const AT_ONCE: usize = 16;
 /// How often what queues say of a pool is taken over.
 const LOOK: Duration = Duration::from_secs(30);
 
@@ -123,13 +128,7 @@ impl Controller for Pools {
         let (figures, wished) = match validate::validate(&pool) {
             Ok(validated) => {
                 let changes = build::reservations(&pool, &validated, &seen, &context.settings);
-                for pod in &changes.make {
-                    context.apply(RESERVATION, pod).await?;
-                }
-                for name in &changes.delete {
-                    let namespace = &context.settings.namespace;
-                    context.delete::<k8s_openapi::api::core::v1::Pod>(namespace, name).await?;
-                }
+                apply(&changes, &context).await?;
                 let figures = status::figures(&pool, &validated, &seen, &changes);
                 (figures, status::conditions(&validated, &seen, &changes))
             }
@@ -147,6 +146,21 @@ impl Controller for Pools {
         let look = seen.snapshot.is_some() || (pool.spec.cpu.is_some() && unknown);
         Ok(if look { Action::requeue(LOOK) } else { Action::await_change() })
     }
+}
+
+/// Step four. A pool may have a thousand nodes: a few pods at a time.
+async fn apply(changes: &Reservations, context: &Context) -> Result<(), CallError> {
+    let namespace = &context.settings.namespace;
+    stream::iter(&changes.make)
+        .map(Ok)
+        .try_for_each_concurrent(AT_ONCE, async |pod| {
+            context.apply(RESERVATION, pod).await.map(drop)
+        })
+        .await?;
+    stream::iter(&changes.delete)
+        .map(Ok)
+        .try_for_each_concurrent(AT_ONCE, async |name| context.delete::<Pod>(namespace, name).await)
+        .await
 }
 
 async fn publish(
