@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes the product's images and those of its simulators from built programs, on this machine's
 # Docker engine. Usage: product-images.sh PROGRAMS DIR
-#   PROGRAMS  holds rollwright, rollwright-agent and engine-sim, as cargo leaves them
+#   PROGRAMS  holds rollwright, rollwright-agent, engine-sim and vllm-sim, as cargo leaves them
 #   DIR       gets product.tar for the pods, and sandboxes.tar for the node's Docker engine
 set -euo pipefail
 programs=$1 dir=$2
@@ -10,7 +10,7 @@ cd "$(dirname "$0")/../.."
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-for program in rollwright rollwright-agent engine-sim; do
+for program in rollwright rollwright-agent engine-sim vllm-sim; do
   [ -x "$programs/$program" ] || die "$programs/$program is missing: run cargo build --workspace --bins"
   strip -o "$work/$program" "$programs/$program"
 done
@@ -20,14 +20,11 @@ cp "${ROLLWRIGHT_INIT:-target/quick/rollwright-init}" "$work/rollwright-init" 2>
 
 docker/build.sh --prebuilt "$work" --tag e2e
 mkdir "$work/simulators"
-mv "$work/engine-sim" "$work/simulators"
-cp e2e/kubernetes/engine-sim.sh "$work/simulators/vllm"
-cp /bin/busybox "$work/simulators"
+mv "$work"/{engine-sim,vllm-sim} "$work/simulators"
 docker build -q -f - -t rollwright/engine-sim:e2e "$work/simulators" >/dev/null <<'END'
 FROM rollwright/base:local
-COPY busybox /bin/
-COPY engine-sim vllm /usr/local/bin/
-ENV PATH=/usr/local/bin:/bin
+COPY engine-sim /usr/local/bin/
+COPY vllm-sim /usr/local/bin/vllm
 USER 65532:65532
 END
 docker save -o "$dir/product.tar" rollwright/rollwright:e2e rollwright/rollwright-agent:e2e rollwright/engine-sim:e2e
