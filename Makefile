@@ -81,6 +81,10 @@ bench-gateway: deps-build ## Print what the gateway costs beside nginx, haproxy 
 	cargo build --locked --profile $(PROFILE) -p rollwright-runtime --bin rollwright
 	@e2e/gateway-bench/run.sh $(BENCH_ARGS)
 
+.PHONY: bench-planner
+bench-planner: deps-build ## Print what plans cost, beside the papers' own algorithms
+	cargo bench --locked --profile $(PROFILE) -p rollwright-core --bench planner
+
 .PHONY: verify
 verify: deps-build ## Check format, lints, dependencies, chart, alerts and generated files; only reads
 	cargo fmt --all --check
