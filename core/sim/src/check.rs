@@ -32,6 +32,9 @@ pub enum Misfit {
         /// What the policy reserves.
         cores: String,
     },
+    /// More nanoseconds than 64 bits count.
+    #[error("the simulation would take longer than 584 years: use shorter times")]
+    TooLong,
     /// The replicas of other services take all GPUs.
     #[error("no replica of service {service} fits its pool")]
     NoReplica {

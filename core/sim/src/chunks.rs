@@ -3,6 +3,9 @@
 /// Largest chunk.
 const LARGEST: u64 = 8;
 
+/// Most GPUs of a node.
+pub const MOST_GPUS: u64 = 128;
+
 /// A service on a chunk, at one degree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Resident {
@@ -24,16 +27,26 @@ pub(crate) struct Chunk {
     pub(crate) resident: bool,
 }
 
-/// Equal nodes with GPUs.
+/// Equal nodes with GPUs, at most [`MOST_GPUS`] each.
 #[derive(Debug)]
 pub(crate) struct Gpus {
     size: u64,
-    nodes: Vec<Vec<Resident>>,
+    nodes: Vec<Node>,
+}
+
+/// One node, with a bit for each GPU.
+#[derive(Debug, Clone, Default)]
+struct Node {
+    residents: Vec<Resident>,
+    /// Some service is resident.
+    occupied: u128,
+    /// An action runs.
+    running: u128,
 }
 
 impl Gpus {
     pub(crate) fn new(nodes: u64, gpus: u64) -> Self {
-        Self { size: gpus, nodes: vec![Vec::new(); nodes as usize] }
+        Self { size: gpus, nodes: vec![Node::default(); nodes as usize] }
     }
 
     /// A chunk of `gpus` for an action of `service`: one where it is resident, else
@@ -44,16 +57,26 @@ impl Gpus {
             .resident(service, gpus)
             .or_else(|| self.free(gpus))
             .or_else(|| self.least_recent(gpus))?;
-        let residents = &mut self.nodes[chunk.node];
-        residents.retain(|resident| !overlap(resident, chunk.start, gpus));
+        let node = &mut self.nodes[chunk.node];
         let start = chunk.start;
-        residents.push(Resident { service, start, gpus, running: true, used: 0 });
+        node.residents.retain(|resident| {
+            let stays = !overlap(resident, start, gpus);
+            if !stays {
+                node.occupied &= !bits(resident.start, resident.gpus);
+            }
+            stays
+        });
+        node.residents.push(Resident { service, start, gpus, running: true, used: 0 });
+        node.occupied |= bits(start, gpus);
+        node.running |= bits(start, gpus);
         Some(chunk)
     }
 
     /// The action on a chunk ended; its service stays.
     pub(crate) fn give(&mut self, chunk: Chunk, now: u64) {
-        for resident in &mut self.nodes[chunk.node] {
+        let node = &mut self.nodes[chunk.node];
+        node.running &= !bits(chunk.start, chunk.gpus);
+        for resident in &mut node.residents {
             if resident.start == chunk.start {
                 resident.running = false;
                 resident.used = now;
@@ -62,21 +85,21 @@ impl Gpus {
     }
 
     fn resident(&self, service: usize, gpus: u64) -> Option<Chunk> {
-        self.nodes.iter().enumerate().find_map(|(node, residents)| {
-            let idle = residents.iter().filter(|resident| {
+        self.nodes.iter().enumerate().find_map(|(i, node)| {
+            let idle = node.residents.iter().filter(|resident| {
                 resident.service == service && resident.gpus == gpus && !resident.running
             });
             let start = idle.map(|resident| resident.start).min()?;
-            Some(Chunk { node, start, gpus, resident: true })
+            Some(Chunk { node: i, start, gpus, resident: true })
         })
     }
 
     fn free(&self, gpus: u64) -> Option<Chunk> {
         let mut size = gpus;
         while size <= LARGEST.min(self.size) {
-            for node in 0..self.nodes.len() {
+            for (node, gpus_of) in self.nodes.iter().enumerate() {
                 let whole = |start: u64, size: u64| {
-                    start + size <= self.size && self.on(node, start, size).next().is_none()
+                    start + size <= self.size && gpus_of.occupied & bits(start, size) == 0
                 };
                 let found = self.starts(size).find(|&start| {
                     // Not a part of a larger free chunk.
@@ -94,15 +117,15 @@ impl Gpus {
 
     fn least_recent(&self, gpus: u64) -> Option<Chunk> {
         let mut best: Option<(u64, Chunk)> = None;
-        for node in 0..self.nodes.len() {
+        for (i, node) in self.nodes.iter().enumerate() {
             for start in self.starts(gpus) {
-                if self.on(node, start, gpus).any(|resident| resident.running) {
+                if node.running & bits(start, gpus) != 0 {
                     continue;
                 }
-                let used = self.on(node, start, gpus).map(|resident| resident.used).max();
-                let used = used.unwrap_or(0);
+                let on = node.residents.iter().filter(|resident| overlap(resident, start, gpus));
+                let used = on.map(|resident| resident.used).max().unwrap_or(0);
                 if best.is_none_or(|(least, _)| used < least) {
-                    best = Some((used, Chunk { node, start, gpus, resident: false }));
+                    best = Some((used, Chunk { node: i, start, gpus, resident: false }));
                 }
             }
         }
@@ -113,10 +136,11 @@ impl Gpus {
     fn starts(&self, size: u64) -> impl Iterator<Item = u64> + use<> {
         (0..self.size / size).map(move |i| i * size)
     }
+}
 
-    fn on(&self, node: usize, start: u64, gpus: u64) -> impl Iterator<Item = &Resident> {
-        self.nodes[node].iter().filter(move |resident| overlap(resident, start, gpus))
-    }
+/// The bits of a chunk.
+fn bits(start: u64, gpus: u64) -> u128 {
+    ((1 << gpus) - 1) << start
 }
 
 fn overlap(resident: &Resident, start: u64, gpus: u64) -> bool {

@@ -71,6 +71,9 @@ pub fn simulate(
             run(&mut world, &mut pods, clock, &mut decisions);
         }
     }
+    if world.now == u64::MAX {
+        return Err(Refused { trajectory: 0, misfit: Misfit::TooLong });
+    }
     let held = match policy {
         Policy::Fixed { .. } => None,
         _ => Some(dealt),

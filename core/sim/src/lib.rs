@@ -23,6 +23,7 @@ pub mod workload;
 mod world;
 
 pub use check::Misfit;
+pub use chunks::MOST_GPUS;
 pub use engine::{Refused, simulate};
 pub use policy::{Policy, UnknownPolicy};
 pub use report::{Decisions, Distribution, Report};

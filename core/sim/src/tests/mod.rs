@@ -129,6 +129,15 @@ fn what_can_never_run_is_refused() {
 }
 
 #[test]
+fn what_takes_longer_than_time_can_tell_is_refused() {
+    let workload: Vec<Trajectory> =
+        (0..4).map(|_| arrives(1e9, vec![act(&[1.0], 1e9), generate(1e9)])).collect();
+    let policy = "kubernetes:1:0.000001".parse().unwrap();
+    let refused = simulate(&cpu(1, 4, 1.0), &workload, policy, &mut || Duration::ZERO);
+    assert_eq!(refused.unwrap_err().misfit, Misfit::TooLong);
+}
+
+#[test]
 fn policies_have_names() {
     assert_eq!("fixed:4".parse(), Ok(Policy::Fixed { units: 4 * UNIT }));
     assert_eq!(

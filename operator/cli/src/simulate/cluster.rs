@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use rollwright_core::quota::{QuotaLimit, Rate};
+use rollwright_sim::MOST_GPUS;
 use rollwright_sim::cluster::{Bytes, Cluster, Pool, PoolKind, Service, nanos};
 
 use crate::input::{Fault, Object, Value};
@@ -106,7 +107,7 @@ fn pool(value: &Value) -> Result<Pool, Fault> {
         }
         "gpu" => {
             let pool = value.object(&["name", "kind", "nodes", "gpus"])?;
-            let gpus = pool.required("gpus", |gpus| count(gpus, MOST_NODES))?;
+            let gpus = pool.required("gpus", |gpus| count(gpus, MOST_GPUS))?;
             (pool, PoolKind::Gpu { nodes: nodes(&pool)?, gpus })
         }
         "quota" => {
