@@ -61,6 +61,11 @@ impl Http {
         self.call(Method::GET, path, None).await
     }
 
+    /// Deletes what a path names.
+    pub async fn delete(&self, path: &str) -> anyhow::Result<Value> {
+        self.call(Method::DELETE, path, None).await
+    }
+
     async fn call(
         &self,
         method: Method,
