@@ -43,6 +43,9 @@ pub(super) fn arrange<R: Room>(
                 if !bound.may_improve(i + 1, sum, R::units(rest)) {
                     continue;
                 }
+                if origins.len() + next.len() > STATES {
+                    return Err(ArrangeError::TooLarge);
+                }
                 let best = next.entry(rest).or_insert((f64::INFINITY, 0, 0));
                 if sum < best.0 {
                     *best = (sum, state, choice as u32);
@@ -61,9 +64,6 @@ pub(super) fn arrange<R: Room>(
             least = least.min(sum);
             layer.push((left, sum, origins.len() as u32));
             origins.push(Origin { before, choice });
-        }
-        if origins.len() > STATES {
-            return Err(ArrangeError::TooLarge);
         }
     }
     let best = layer.into_iter().min_by(|a, b| a.1.total_cmp(&b.1));

@@ -5,8 +5,8 @@ use super::interference::Interference;
 use super::reach::{Kind, Reach, Sorted};
 use super::search::{Chain, First, Probe, least};
 
-/// Most cells of the table by workers and GPUs.
-const CELLS: usize = 1 << 28;
+/// Most cells of a table by GPUs, and by workers and GPUs (256 MiB).
+const CELLS: usize = 1 << 26;
 
 /// One model-parallel degree that a worker may have.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -156,18 +156,18 @@ impl Budget {
 
     /// The farthest position for each number of GPUs.
     fn by_gpus(&self, reach: &Reach<'_>) -> Option<Vec<(usize, usize)>> {
-        let mut farthest: Vec<(usize, usize)> = vec![(0, 0); self.money + 1];
+        let mut farthest: Vec<(u32, u32)> = vec![(0, 0); self.money + 1];
         for money in 1..=self.money {
-            let best = self.extend(money, reach, |rest| farthest[rest].0);
+            let best = self.extend(money, reach, |rest| farthest[rest].0 as usize);
             let Some((kind, end)) = best else { continue };
-            farthest[money] = (end, kind);
+            farthest[money] = (end as u32, kind as u32);
             if end == reach.goal() {
                 let mut steps = Vec::new();
                 let mut left = money;
                 while farthest[left].0 > 0 {
                     let (end, kind) = farthest[left];
-                    steps.push((kind, end));
-                    left -= self.prices[kind];
+                    steps.push((kind as usize, end as usize));
+                    left -= self.prices[kind as usize];
                 }
                 steps.reverse();
                 return Some(steps);
