@@ -5,11 +5,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::StreamExt as _;
-use futures::future::BoxFuture;
 use kube::Resource;
 use kube::runtime::controller::{self, Action, Config};
 use kube::runtime::reflector::{ObjectRef, Store};
+use kube::runtime::utils::CancelableJoinHandle;
+use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
 
 use crate::call;
 use crate::context::Context;
@@ -75,8 +77,11 @@ pub(crate) async fn run<C: Controller>(
     dirty.mark(all(&store));
     let config = Config::default().concurrency(CONCURRENCY);
     let queue = dirty.stream(C::GATHER).take_until(stop.cancelled_owned());
-    let reconcile =
-        |object, context| -> BoxFuture<'static, _> { Box::pin(reconcile::<C>(object, context)) };
+    // A task each: they use all cores, and one that computes holds up no other.
+    let reconcile = |object, context| {
+        let work = reconcile::<C>(object, context).in_current_span();
+        CancelableJoinHandle::spawn(work, &Handle::current())
+    };
     let results =
         controller::applier(reconcile, on_error::<C>, context, store, Box::pin(queue), config);
     results

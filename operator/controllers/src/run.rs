@@ -5,6 +5,7 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use kube::{Client, Config};
 use tokio::sync::{Notify, watch as cell};
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::apply::Memory;
@@ -119,11 +120,15 @@ pub async fn run_with(
         Ok(true) => {
             tracing::info!(identity = options.identity, "this replica acts");
             metrics.leads(true);
-            let work = work.drain(..).map(|work| work(stop.clone()));
-            let work = futures::future::join_all(work);
+            // Tasks of their own: the Lease is renewed however busy they are, and dropping them
+            // ends them.
+            let mut acting = JoinSet::new();
+            for work in work.drain(..) {
+                acting.spawn(work(stop.clone()));
+            }
             let kept = tokio::select! {
                 lost = leader.keep() => Err(lost),
-                _ = work => Ok(()),
+                _ = acting.join_all() => Ok(()),
             };
             metrics.leads(false);
             if kept.is_ok() {
