@@ -44,7 +44,10 @@ pub(super) async fn fetch(job: &RolloutJob, context: &Context) -> Result<Fetched
     let name = job.name_any();
     let mut named = named_objects(job, context, &namespace);
     let mut sets = Vec::new();
-    if wants_sets(job, &named) {
+    let every = context.stores.pods.state();
+    let ours = |pod: &Pod| is_part(pod, &namespace, &name, Component::Worker);
+    let in_set = |pod: &Arc<Pod>| ours(pod) && lws::set_of(pod).is_some();
+    if wants_sets(job, &named) || every.iter().any(in_set) {
         named.groups = knows_sets(context).await?;
         if named.groups {
             sets = list_sets(context, &namespace, &name).await?;
@@ -65,10 +68,8 @@ pub(super) async fn fetch(job: &RolloutJob, context: &Context) -> Result<Fetched
             Pool { class: gpu.class.clone(), gpus_per_node: gpu.gpus_per_node, promised: 0 };
         pools.insert(pool.clone(), settings);
     }
-    let every = context.stores.pods.state();
-    let ours = |pod: &Pod| is_part(pod, &namespace, &name, Component::Worker);
     take(&mut all, every.iter().filter(|pod| !ours(pod)));
-    promise(&mut pools, job, context, &every);
+    promise(&mut pools, job, &context.stores.jobs.state(), &every);
     let key = context.stores.secret(&namespace, &gateway::api_key_name(&name));
     let api_key = key.and_then(|secret| {
         let key = secret.data.as_ref()?.get(gateway::API_KEY)?;
@@ -108,14 +109,15 @@ fn named_objects(job: &RolloutJob, context: &Context, namespace: &str) -> Named 
     named
 }
 
-/// Some degree is more than a node of its pool has.
+/// Some degree is, or was at the last look, more than a node of its pool has.
 fn wants_sets(job: &RolloutJob, named: &Named) -> bool {
     let fixed = job.spec.allocation.fixed.iter().flat_map(|fixed| &fixed.groups);
     let fixed = fixed.map(|group| group.degree);
     let adaptive = job.spec.allocation.adaptive.iter().flat_map(|of| of.degrees.iter().copied());
-    let largest = fixed.chain(adaptive).max().unwrap_or(1);
-    let smallest = named.pools.values().filter_map(|pool| pool.spec.gpu.as_ref());
-    smallest.map(|gpu| gpu.gpus_per_node).min().is_some_and(|each| largest > each)
+    let before = job.status.iter().flat_map(|status| &status.workers).map(|count| count.degree);
+    let largest = fixed.chain(adaptive).chain(before).max().unwrap_or(1);
+    let nodes = named.pools.values().filter_map(|pool| pool.spec.gpu.as_ref());
+    nodes.map(|gpu| gpu.gpus_per_node).min().is_some_and(|each| largest > each)
 }
 
 async fn knows_sets(context: &Context) -> Result<bool, CallError> {
@@ -171,7 +173,7 @@ fn take<'a>(nodes: &mut Nodes, others: impl Iterator<Item = &'a Arc<Pod>>) {
 fn promise(
     pools: &mut BTreeMap<Name, Pool>,
     job: &RolloutJob,
-    context: &Context,
+    jobs: &[Arc<RolloutJob>],
     pods: &[Arc<Pod>],
 ) {
     let rank = |job: &RolloutJob| {
@@ -179,8 +181,7 @@ fn promise(
         (std::cmp::Reverse(job.spec.priority), created, job.namespace(), job.name_any())
     };
     let own = rank(job);
-    let before = context.stores.jobs.state();
-    let before = before.iter().filter(|other| rank(other) < own && !other.spec.suspend);
+    let before = jobs.iter().filter(|other| rank(other) < own && !other.spec.suspend);
     for other in before {
         let Some(status) = &other.status else { continue };
         if status.workers.iter().all(|of| of.ready >= of.wanted) {
@@ -219,3 +220,6 @@ fn address(pod: &Pod) -> Option<String> {
     let host = if ip.contains(':') { format!("[{ip}]") } else { ip.to_owned() };
     Some(format!("{host}:{}", gateway::PORT))
 }
+
+#[cfg(test)]
+mod tests;

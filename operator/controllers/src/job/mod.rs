@@ -11,8 +11,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::{ObjectRef, Store};
-use kube::{Api, Resource as _, ResourceExt as _};
-use rollwright_crds::conditions::types;
+use kube::{Resource as _, ResourceExt as _};
 use rollwright_crds::engine::EngineType;
 use rollwright_crds::{ActionQueue, ResourcePool, RewardService, RolloutJob};
 
@@ -24,8 +23,6 @@ use self::plan::{plan, wants};
 use self::status::Outcome;
 use self::validate::Stops;
 use self::worker::Template;
-use crate::apply::Site;
-use crate::conditions::{self, Wish};
 use crate::context::Context;
 use crate::controller::Controller;
 use crate::error::{CallError, Categorised};
@@ -46,10 +43,10 @@ mod lws;
 pub mod observe;
 pub mod plan;
 pub mod status;
+mod tell;
 pub mod validate;
 pub mod worker;
 
-const STATUS: Site = Site("rollwright-job-status");
 /// Between two looks while workers come, go, or the gateway is silent.
 const SOON: Duration = Duration::from_secs(5);
 /// Between two looks at a job that runs: how old the figures of its status may be.
@@ -250,11 +247,11 @@ async fn pass(job: &RolloutJob, context: &Context) -> Result<Action, JobError> {
         job: state.as_ref().map_err(|_| why.as_str()),
         unfinished: steps.unfinished,
     };
-    say(job, context, &outcome, clock).await?;
+    tell::say(job, context, &outcome, clock).await?;
     // After the status: what goes below the minimum is said before it is done.
     let uid = job.uid().unwrap_or_default();
     let taken = apply::steps(context, &template, &uid, &fetched, &steps.steps).await;
-    announce(job, context, &seen, &steps).await;
+    tell::announce(job, context, &seen, &steps).await;
     taken?;
 
     let waits = planned.iter().any(|(plan, _)| !plan.waiting.is_empty());
@@ -363,59 +360,4 @@ fn see(fetched: &Fetched, template: &Template<'_>, heard: &Heard, clock: Clock) 
     }
     seen.sort_by(|left, right| left.worker.name.cmp(&right.worker.name));
     seen
-}
-
-/// Writes the status where it says something new, and Events for what turned.
-async fn say(
-    job: &RolloutJob,
-    context: &Context,
-    outcome: &Outcome<'_>,
-    clock: Clock,
-) -> Result<(), CallError> {
-    let (status, wishes) = status::status(job, outcome, clock.now);
-    let namespace = job.namespace().unwrap_or_default();
-    let api = Api::namespaced(context.client.clone(), &namespace);
-    if !context.publish(STATUS, &api, job, &status).await? {
-        return Ok(());
-    }
-    let old = job.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-    for wish in conditions::changed(old, &wishes) {
-        if let Some((action, bad)) = worth_an_event(wish, old.is_empty()) {
-            context.events.condition(job, action, wish, bad).await;
-        }
-    }
-    Ok(())
-}
-
-/// What is done in a turn of a condition, and whether that is bad news. That nothing is wrong
-/// with a new job is none.
-fn worth_an_event(wish: &Wish, first: bool) -> Option<(&'static str, bool)> {
-    match (wish.kind(), wish.holds()) {
-        (types::AFFINITY_FALLBACK, true) => Some(("FallBack", true)),
-        (types::CAPACITY_BELOW_MINIMUM, true) => Some(("ReplaceWorkers", true)),
-        (types::RESOLVED, false) => Some(("ResolveReferences", true)),
-        (types::SUSPENDED, true) => Some(("SuspendJob", false)),
-        (types::READY, true) => Some(("ServeJob", false)),
-        (types::AFFINITY_FALLBACK, false) if !first => Some(("ReturnToPreferredClass", false)),
-        (types::RESOLVED, true) if !first => Some(("ResolveReferences", false)),
-        (types::GATEWAY_REACHABLE, false) if !first => Some(("ReachGateway", true)),
-        _ => None,
-    }
-}
-
-/// Events for workers that are given up.
-async fn announce(job: &RolloutJob, context: &Context, seen: &[Seen], steps: &Steps) {
-    for step in &steps.steps {
-        let (converge::Step::Drain(name) | converge::Step::Delete(name)) = step else { continue };
-        let given_up =
-            |seen: &&Seen| seen.worker.name == *name && seen.worker.stage == Stage::Failing;
-        let Some(seen) = seen.iter().find(given_up) else { continue };
-        let trouble = seen.trouble.as_deref().unwrap_or("it does not become ready");
-        let note = format!(
-            "worker {name} on {} failed {} times and more: {trouble}",
-            seen.worker.nodes.join(", "),
-            observe::MOST_RESTARTS
-        );
-        context.events.warning(job, "ReplaceWorker", "WorkerFailed", note).await;
-    }
 }

@@ -1,0 +1,89 @@
+use super::*;
+use crate::job::fixtures;
+use crate::job::fleet::Node;
+
+fn name(text: &str) -> Name {
+    text.parse().unwrap()
+}
+
+/// A pod of `gpus` GPUs, with more of its metadata.
+fn pod(gpus: u32, node: &str, phase: &str, metadata: &str) -> Arc<Pod> {
+    let text = format!(
+        "metadata: {{name: p, namespace: research{metadata}}}\nspec:\n  nodeName: {node}\n  \
+         containers: [{{name: c, resources: {{limits: {{nvidia.com/gpu: '{gpus}'}}}}}}]\nstatus: \
+         {{phase: {phase}}}\n"
+    );
+    Arc::new(serde_yaml::from_str(&text).unwrap())
+}
+
+fn worker_of(job: &str, gpus: u32) -> Arc<Pod> {
+    let labels = format!(
+        ", labels: {{app.kubernetes.io/component: worker, app.kubernetes.io/instance: {job}, \
+         rollwright.dev/pool: h20}}"
+    );
+    pod(gpus, "n0", "Running", &labels)
+}
+
+#[test]
+fn others_hold_what_they_run_and_what_they_are_pinned_to() {
+    let node = Node { pool: name("h20"), gpus: 8, taken: 0, open: true };
+    let mut nodes: Nodes = [("n0".to_owned(), node.clone()), ("n1".to_owned(), node)].into();
+    let pods = [
+        pod(2, "n0", "Running", ""),
+        pod(1, "n0", "Succeeded", ""),
+        pod(3, "null", "Pending", ", annotations: {rollwright.dev/nodes: n1}"),
+        pod(1, "elsewhere", "Running", ""),
+        pod(0, "n0", "Running", ""),
+    ];
+    take(&mut nodes, pods.iter());
+    assert_eq!((nodes["n0"].taken, nodes["n1"].taken), (2, 3));
+}
+
+/// A job with `wanted` workers of degree 2 of which `ready` serve.
+fn job(called: &str, priority: i32, created: &str, wanted: u32, ready: u32) -> Arc<RolloutJob> {
+    let mut job = fixtures::job(&fixtures::spec(
+        "{fixed: {groups: [{pool: h20, degree: 2, workers: 4}]}}",
+        &format!("  priority: {priority}\n"),
+    ));
+    job.metadata.name = Some(called.to_owned());
+    job.metadata.creation_timestamp = serde_yaml::from_str(created).unwrap();
+    job.status = serde_yaml::from_str(&format!(
+        "{{workers: [{{pool: h20, degree: 2, wanted: {wanted}, ready: {ready}}}]}}"
+    ))
+    .unwrap();
+    Arc::new(job)
+}
+
+#[test]
+fn jobs_before_this_one_come_first() {
+    let promised = |own: &RolloutJob, jobs: &[Arc<RolloutJob>], pods: &[Arc<Pod>]| {
+        let pool = Pool { class: name("h20"), gpus_per_node: 8, promised: 0 };
+        let mut pools = BTreeMap::from([(name("h20"), pool)]);
+        promise(&mut pools, own, jobs, pods);
+        pools[&name("h20")].promised
+    };
+    let own = job("own", 0, "2026-01-02T00:00:00Z", 4, 0);
+    let urgent = job("urgent", 5, "2026-01-03T00:00:00Z", 4, 1);
+    let older = job("older", 0, "2026-01-01T00:00:00Z", 1, 0);
+    let younger = job("younger", 0, "2026-01-04T00:00:00Z", 9, 0);
+    let done = job("done", 9, "2026-01-01T00:00:00Z", 3, 3);
+    let all = [&own, &urgent, &older, &younger, &done].map(Arc::clone);
+    assert_eq!(promised(&own, &all, &[]), 8 + 2);
+    let pods = [worker_of("urgent", 2), worker_of("urgent", 2), worker_of("older", 2)];
+    assert_eq!(promised(&own, &all, &pods), 4);
+    assert_eq!(promised(&urgent, &all, &[]), 0);
+    let mut suspended = RolloutJob::clone(&urgent);
+    suspended.spec.suspend = true;
+    assert_eq!(promised(&own, &[Arc::new(suspended)], &[]), 0);
+}
+
+#[test]
+fn a_gateway_is_where_its_pod_runs() {
+    let at = |status: &str| {
+        let pod: Pod = serde_yaml::from_str(&format!("metadata: {{}}\nstatus: {status}")).unwrap();
+        address(&pod)
+    };
+    assert_eq!(at("{phase: Running, podIP: 10.0.0.7}").as_deref(), Some("10.0.0.7:9470"));
+    assert_eq!(at("{phase: Running, podIP: 'fd00::7'}").as_deref(), Some("[fd00::7]:9470"));
+    assert_eq!(at("{phase: Pending, podIP: 10.0.0.7}"), None);
+}
