@@ -3,6 +3,7 @@
 mod affinity;
 mod bench;
 mod chaos;
+mod given;
 mod oracle;
 mod rules;
 mod world;

@@ -60,7 +60,7 @@ enum Then {
     /// It is drained, and stays.
     Drain,
     /// It is drained, and dropped; another one of its name may take its place.
-    Leave(Option<Wish>),
+    Leave(Option<Box<Wish>>),
 }
 
 impl Fleet {
@@ -222,15 +222,15 @@ impl Member {
 impl Driver {
     /// The workers are to be these. What is written is what a restart finds, so it comes
     /// first.
-    pub(super) async fn set_workers(&self, wished: WorkerSet) -> Result<WorkerStates, Fault> {
+    pub(super) async fn set_workers(&self, set: WorkerSet) -> Result<WorkerStates, Fault> {
         if !self.config.workers_api {
             let message = "this gateway was started with its engines: start it with --workers-api to name them here";
             return Err(user("WorkersFixed", message));
         }
         let _turn = self.wishing.lock().await;
-        let wishes = wished.workers.iter().map(|worker| Wish::new(worker, &self.config));
+        let wishes = set.workers.iter().map(|worker| Wish::new(worker, &self.config));
         let wishes = wishes.collect::<Result<Vec<_>, _>>()?;
-        file::write(self.config.workers_file(), wished).await?;
+        file::write(self.config.workers_file(), set).await?;
         self.wish(wishes)?;
         Ok(self.worker_states())
     }
@@ -249,10 +249,12 @@ impl Driver {
                 fleet.add(wish, &self.config);
                 continue;
             };
-            let then = match member.change(&wish, &self.dispatch)? {
-                true if wish.drain => Then::Drain,
-                true => Then::Serve,
-                false => Then::Leave(Some(wish)),
+            let then = if !member.change(&wish, &self.dispatch)? {
+                Then::Leave(Some(Box::new(wish)))
+            } else if wish.drain {
+                Then::Drain
+            } else {
+                Then::Serve
             };
             member.turn(then, &self.dispatch)?;
         }
@@ -295,7 +297,7 @@ impl Driver {
         let next = fleet.remove(worker).map(|member| member.then);
         self.metrics.worker_left(worker);
         if let Some(Then::Leave(Some(wish))) = next {
-            fleet.add(wish, &self.config);
+            fleet.add(*wish, &self.config);
         }
         Ok(())
     }
@@ -303,10 +305,7 @@ impl Driver {
 
 /// The workers that a gateway starts with: those of its last set, else those of its settings.
 pub(crate) async fn initial(config: &GatewayConfig) -> Result<Vec<Wish>, InitialError> {
-    let set = match config.workers_api {
-        true => file::read(config.workers_file()).await?,
-        false => None,
-    };
+    let set = if config.workers_api { file::read(config.workers_file()).await? } else { None };
     let wishes = match set {
         Some(set) => set.workers.iter().map(|worker| Wish::new(worker, config)).collect(),
         None => config

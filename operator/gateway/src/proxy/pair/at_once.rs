@@ -93,7 +93,7 @@ impl Pair<'_> {
                 silence.poll(context).map(|()| Next::Failed(silent(limit)))
             });
             match next.await {
-                Next::Prefill(Prefilled::Done) => {
+                Next::Prefill(Prefilled::Done) | Next::Begun => {
                     if let Some(prefill) = prefill.take() {
                         prefill.leave();
                     }
@@ -119,12 +119,6 @@ impl Pair<'_> {
                     reply = Some((response, lease));
                 }
                 Next::Decode(ended) => return Some(ended),
-                Next::Begun => {
-                    if let Some(prefill) = prefill.take() {
-                        prefill.leave();
-                    }
-                    self.done();
-                }
                 Next::Stopped(stop) => return Some(Attempt::Stopped(stop)),
                 Next::Failed(fault) => return Some(Attempt::Failed(fault)),
             }

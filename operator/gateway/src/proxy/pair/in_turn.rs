@@ -27,18 +27,16 @@ impl Pair<'_> {
         };
         self.slot.prefilled();
         let metrics = &self.shard.parts().metrics;
-        let made = match kv.as_deref().and_then(|kv| handover::with_kv(&body, kv)) {
-            Some(second) => {
-                metrics.prefilled.inc();
-                self.made(second)
+        let second = kv.as_deref().and_then(|kv| handover::with_kv(&body, kv));
+        let made = if let Some(second) = second {
+            metrics.prefilled.inc();
+            self.made(second)
+        } else {
+            if metrics.without_kv.get() == 0 {
+                tracing::warn!(worker = %self.prefill.worker, "it has prefilled and kept no KV: start vLLM with a connector (--kv-transfer-config), else every prompt is computed twice");
             }
-            None => {
-                if metrics.without_kv.get() == 0 {
-                    tracing::warn!(worker = %self.prefill.worker, "it has prefilled and kept no KV: start vLLM with a connector (--kv-transfer-config), else every prompt is computed twice");
-                }
-                metrics.without_kv.inc();
-                Ok(kept.clone())
-            }
+            metrics.without_kv.inc();
+            Ok(kept.clone())
         };
         Some(match made {
             Ok(made) => self.decode(&mut Payload::Kept(made)).await,
