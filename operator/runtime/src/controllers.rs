@@ -1,4 +1,5 @@
 //! The role `controllers`.
+#![expect(clippy::doc_markdown, reason = "help texts are shown as they stand")]
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
