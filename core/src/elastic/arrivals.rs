@@ -8,7 +8,7 @@ use crate::time::Time;
 /// Submissions that are remembered.
 const REMEMBERED: usize = 64;
 /// Submissions that are expected, at most.
-const EXPECTED: usize = 128;
+const EXPECTED: usize = 96;
 /// The future is looked into this many times as far as the line has a past.
 const HORIZON: f64 = 2.0;
 

@@ -11,9 +11,9 @@ use super::work::{Work, seconds};
 use crate::time::Time;
 
 /// Waiting actions of a line that a decision looks at; the rest only counts.
-pub const WINDOW: usize = 256;
+pub const WINDOW: usize = 192;
 /// Actions that the roll-outs of one decision play, together.
-const BUDGET: usize = 1000;
+const BUDGET: usize = 800;
 
 /// The default policy for one line: each round plays the line forward under a few simple
 /// rules and does what the best of them does now (a parallel roll-out). While nothing
@@ -94,13 +94,13 @@ impl Elastic {
         let first = line.waiting.first()?;
         // Ageing: past its rank nobody overtakes the first.
         let in_time = line.now <= first.work.rank(first.submitted);
-        let tries = (BUDGET / scene.size().max(1)).clamp(2, Rule::ALL.len());
+        let count = (BUDGET / scene.size().max(1)).clamp(2, Rule::ALL.len());
         let turn = self.turn;
         let others = (0..Rule::ALL.len()).map(|i| (turn + i) % Rule::ALL.len());
         let mut best: Option<Promise> = None;
         let incumbent = self.best;
         let tried = std::iter::once(incumbent)
-            .chain(others.filter(|other| *other != incumbent).take(tries - 1));
+            .chain(others.filter(|other| *other != incumbent).take(count - 1));
         for index in tried {
             let rule = Rule::ALL[index];
             if index != incumbent {

@@ -80,7 +80,7 @@ impl<'a> Scene<'a> {
             }
             order = &[];
         }
-        play.to_the_end(rule, order)
+        play.until_all_started(rule, order)
     }
 
     /// The places in the line in the order of the rule; `None` where that order is the
@@ -133,7 +133,7 @@ impl Play<'_> {
         (self.cost < self.limit).then_some(())
     }
 
-    fn to_the_end(mut self, rule: Rule, order: &[usize]) -> Option<Promise> {
+    fn until_all_started(mut self, rule: Rule, order: &[usize]) -> Option<Promise> {
         let Scene { line, expected, .. } = *self.scene;
         // Those that were expected and have come, by rank.
         let mut come: BinaryHeap<Reverse<(Time, usize)>> = BinaryHeap::new();
@@ -179,7 +179,7 @@ impl Play<'_> {
                 break;
             }
             if next_end.is_some_and(|end| arrival.is_none_or(|arrival| end <= arrival)) {
-                let Some(Reverse((end, units))) = self.ends.pop() else { return None };
+                let Reverse((end, units)) = self.ends.pop()?;
                 self.now = self.now.max(f64::from_bits(end));
                 self.room.give_back(units);
             } else {

@@ -68,15 +68,20 @@ impl Rule {
         };
         let price = base + factor * behind as f64 / f64::from(cores);
         let cost = |choice: &Choice| choice.seconds * (1.0 + price * choice.units.as_f64());
-        let on_node = work.choices().iter().filter(|choice| choice.units.ceil() <= cores);
-        let best = on_node.min_by(|a, b| cost(a).total_cmp(&cost(b)))?;
-        if room.fits(best.units) {
-            return Some(*best);
+        let choices = work.choices();
+        let (mut best, mut least) = (0, f64::INFINITY);
+        for (at, choice) in choices.iter().enumerate() {
+            let cost = cost(choice);
+            if cost < least && choice.units.ceil() <= cores {
+                (best, least) = (at, cost);
+            }
+        }
+        if room.fits(choices[best].units) {
+            return Some(choices[best]);
         }
         // Fewer now, or as many as is best after the next end?
-        let fewer = |c: &&Choice| c.units < best.units && room.fits(c.units);
-        let now = work.choices().iter().rev().find(fewer)?;
+        let now = choices[..best].iter().rev().find(|choice| room.fits(choice.units))?;
         let idle = next_end * (1.0 + price * f64::from(room.free()));
-        (cost(now) <= cost(best) + idle).then_some(*now)
+        (cost(now) <= least + idle).then_some(*now)
     }
 }

@@ -5,10 +5,6 @@ use std::time::Duration;
 use crate::resources::{UnitChoice, Units};
 use crate::time::Time;
 
-/// An action steps back behind those that are submitted within this many times its own
-/// work after it, and behind no later ones.
-const PATIENCE: f64 = 3.0;
-
 /// One way to run an action.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Choice {
@@ -94,11 +90,10 @@ impl Work {
     }
 
     /// Its place in a line, the earliest first: the shorter first, but an action is
-    /// overtaken only by those that are submitted up to a multiple of its own work after
-    /// it. It never changes while the action waits.
+    /// overtaken only by those that are submitted within its own work, in seconds on one
+    /// core, after it. It never changes while the action waits.
     pub fn rank(&self, submitted: Time) -> Time {
-        let patience = PATIENCE * self.least().cost();
-        submitted + seconds(patience)
+        submitted + seconds(self.least().cost())
     }
 }
 
