@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 use std::{env, fs};
@@ -45,13 +45,21 @@ impl Lease {
         ensure!(rustix::process::geteuid().is_root(), "a cluster needs root: run this as root");
         let state = state_dir()?;
         let deadline = Instant::now() + UP;
-        let mut starter = None;
+        let (mut starter, mut said) = (None, false);
         loop {
-            if let Some(stream) = connect(&state)? {
-                return Self::greet(stream, state);
+            if let Some(stream) = connect(&state)?
+                && let Some(lease) = Self::greet(stream, &state)?
+            {
+                return Ok(lease);
             }
             match &mut starter {
-                None => starter = Some(start(&state)?),
+                None => {
+                    if !said {
+                        eprintln!("waiting for a cluster (log: {})", log(&state).display());
+                        said = true;
+                    }
+                    starter = Some(start(&state)?);
+                }
                 Some(child) => match child.try_wait()? {
                     // Another process is at it, or the cluster just ended.
                     Some(status) if status.code() == Some(IS_UP) => starter = None,
@@ -68,11 +76,16 @@ impl Lease {
         }
     }
 
-    fn greet(stream: UnixStream, state: PathBuf) -> anyhow::Result<Self> {
+    /// Nothing, where the cluster ended just now: nobody had used it for a while.
+    fn greet(stream: UnixStream, state: &Path) -> anyhow::Result<Option<Self>> {
         let pid = rustix::net::sockopt::socket_peercred(&stream)?.pid.as_raw_nonzero().get();
-        let lease = Self { stream: Mutex::new(BufReader::new(stream)), pid, state };
-        lease.answer().context("the cluster did not come up")?;
-        Ok(lease)
+        let stream = Mutex::new(BufReader::new(stream));
+        let lease = Self { stream, pid, state: state.to_owned() };
+        Ok(match lease.line()?.as_deref() {
+            Some("ok") => Some(lease),
+            Some(error) => bail!("the cluster did not come up: {error}"),
+            None => None,
+        })
     }
 
     /// Process id of one that lives inside the cluster's namespaces.
@@ -111,20 +124,29 @@ impl Lease {
 
     fn ask(&self, request: &str) -> anyhow::Result<()> {
         {
-            let mut stream = self.stream.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
             writeln!(stream.get_mut(), "{request}")?;
         }
         self.answer().with_context(|| request.to_owned())
     }
 
     fn answer(&self) -> anyhow::Result<()> {
+        match self.line()?.as_deref() {
+            Some("ok") => Ok(()),
+            Some(error) => bail!("{error}"),
+            None => bail!("the cluster ended: see {}", self.state.join("logs").display()),
+        }
+    }
+
+    /// The next line of the other side, until it ends.
+    fn line(&self) -> anyhow::Result<Option<String>> {
         let mut line = String::new();
-        let mut stream = self.stream.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        stream.read_line(&mut line)?;
-        match line.trim_end() {
-            "ok" => Ok(()),
-            "" => bail!("the cluster ended: see {}", self.state.join("logs").display()),
-            error => bail!("{error}"),
+        let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
+        match stream.read_line(&mut line) {
+            Ok(0) => Ok(None),
+            Ok(_) => Ok(Some(line.trim_end().to_owned())),
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => Ok(None),
+            Err(error) => Err(error.into()),
         }
     }
 }
@@ -152,7 +174,6 @@ fn start(state: &Path) -> anyhow::Result<Child> {
     let path = log(state);
     fs::create_dir_all(state.join("logs"))?;
     let log = fs::OpenOptions::new().create(true).append(true).open(&path)?;
-    eprintln!("starting a cluster, or waiting for one that starts (log: {})", path.display());
     Command::new("setsid")
         .arg("--wait")
         .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/node.sh"))

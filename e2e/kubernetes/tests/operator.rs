@@ -106,6 +106,14 @@ async fn nothing_stays(namespace: &Namespace) -> anyhow::Result<()> {
     Ok(())
 }
 
+async fn scale(namespace: &Namespace, workers: u32) -> anyhow::Result<()> {
+    let field = "/spec/allocation/fixed/groups/0/workers";
+    let change = json!([{"op": "replace", "path": field, "value": workers}]).to_string();
+    let patch = ["patch", "rolloutjob", "grpo", "--type=json", "--patch", &change];
+    namespace.kubectl().run(&patch).await?;
+    Ok(())
+}
+
 #[test]
 fn a_rollout_runs_through_the_clusters_gateway_and_queue() -> anyhow::Result<()> {
     with_job("rollout", async |namespace, gateway, queue| {
@@ -158,6 +166,71 @@ fn a_worker_that_is_killed_in_mid_stream_loses_no_turn() -> anyhow::Result<()> {
             Ok(if replaced { Ok(()) } else { Err(names.join(", ")) })
         })
         .await
+    })
+}
+
+#[test]
+fn the_other_controllers_go_on_where_the_leader_was_killed() -> anyhow::Result<()> {
+    with_job("leader", async |namespace, _, _| {
+        let names = async || {
+            let pods = ready_workers(namespace).await?;
+            let names = pods.into_iter().filter_map(|pod| pod.metadata.name);
+            anyhow::Ok(names.collect::<BTreeSet<_>>())
+        };
+        let before = names().await?;
+        let system = namespace.cluster().kubectl().namespace(RELEASE);
+        let holder =
+            ["get", "lease", "rollwright-controllers", "--output=jsonpath={.spec.holderIdentity}"];
+        let leader = system.run(&holder).await?;
+        scale(namespace, 3).await?;
+        system.run(&["delete", "pod", &leader, "--grace-period=0", "--force"]).await?;
+        until("another replica leads", async || {
+            let now = system.run(&holder).await?;
+            Ok(if now.is_empty() || now == leader { Err(now) } else { Ok(()) })
+        })
+        .await?;
+        until("a third worker is ready", async || {
+            let now = names().await?;
+            Ok(if now.len() == 3 { Ok(()) } else { Err(format!("{now:?}")) })
+        })
+        .await?;
+        condition(namespace, "rolloutjob/grpo", "Ready").await?;
+        let after = names().await?;
+        ensure!(after.len() == 3 && after.is_superset(&before), "{before:?}, then {after:?}");
+        Ok(())
+    })
+}
+
+#[test]
+fn gpu_nodes_are_counted_by_class() -> anyhow::Result<()> {
+    test("classes", async |namespace| {
+        install_release(namespace.cluster()).await?;
+        // No machine is behind these nodes: they are said to be ready, once.
+        apply(namespace, include_str!("../manifests/fake-nodes.yaml")).await?;
+        let kubectl = namespace.kubectl();
+        for node in ["h800-0", "h20-0", "h20-1"] {
+            let node = format!("{}-{node}", namespace.name());
+            let status = json!({"status": {
+                "capacity": {"nvidia.com/gpu": "8", "cpu": "64", "memory": "512Gi", "pods": "64"},
+                "conditions": [{"type": "Ready", "status": "True", "reason": "Fake", "message": "",
+                    "lastHeartbeatTime": null, "lastTransitionTime": null}]}});
+            let patch = ["patch", "node", &node, "--subresource=status", "--type=merge"];
+            kubectl.run(&[&patch[..], &["--patch", &status.to_string()]].concat()).await?;
+        }
+        for (class, gpus) in [("h800", 8), ("h20", 16)] {
+            let pool = format!("resourcepool/{}-{class}", namespace.name());
+            until(&format!("{pool} has {gpus} GPUs"), async || {
+                let text = kubectl.run(&["get", &pool, "--output=json"]).await?;
+                let status = serde_json::from_str::<Value>(&text)?["status"].take();
+                let counted = status["capacity"]["gpus"] == gpus;
+                Ok(if counted { Ok(()) } else { Err(status.to_string()) })
+            })
+            .await?;
+            kubectl.run(&["delete", &pool]).await?;
+        }
+        let label = format!("--selector=rollwright.dev/test={}", namespace.name());
+        kubectl.run(&["delete", "nodes", &label]).await?;
+        Ok(())
     })
 }
 
