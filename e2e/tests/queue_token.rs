@@ -57,8 +57,8 @@ async fn the_gateways_token_is_read_again_and_keys_rotate() -> anyhow::Result<()
     issuer.rotate();
     place(&token, &issuer.token("team", "gateway"))?;
     place(&jwks, &issuer.jwks())?;
-    let taken = async || Ok(actions.close("t").await.is_ok());
-    wait::until("the new token is taken", LIMIT, taken).await?;
+    let accepted = async || Ok(actions.close("t").await.is_ok());
+    wait::until("the new token is taken", LIMIT, accepted).await?;
     let foreign = Actions::tcp(&url, &Credential::TokenFile(token.clone()), "other.job")?;
     let fault = foreign.open("t", "box").await.err().context("it is another's job")?;
     ensure!(fault.reason == "Forbidden", "{fault}");

@@ -3,7 +3,8 @@
 use super::{Check, Violation};
 use crate::ByteSize;
 use crate::queue::{
-    ActionProfile, ActionQueueSpec, JobShare, Policy, PolicyType, SandboxTemplate, parse_destination,
+    ActionProfile, ActionQueueSpec, JobShare, Policy, PolicyType, SandboxTemplate,
+    parse_destination,
 };
 
 /// The least memory that Docker accepts.

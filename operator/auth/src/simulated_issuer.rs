@@ -1,6 +1,6 @@
 //! A simulated API server, for tests: it signs service account tokens with keys of its own
 //! and publishes them as a key set.
-#![expect(clippy::unwrap_used, reason = "for tests")]
+#![expect(clippy::unwrap_used, clippy::missing_panics_doc, reason = "for tests")]
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
