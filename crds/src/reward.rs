@@ -17,7 +17,7 @@ use crate::name::Name;
     version = "v1alpha1",
     kind = "RewardService",
     plural = "rewardservices",
-    shortname = "rs",
+    shortname = "rws",
     category = "rollwright",
     namespaced,
     status = "RewardServiceStatus",
