@@ -33,6 +33,8 @@ pub struct Context {
     pub memory: Arc<Memory>,
     /// Failures in a row of each object.
     pub backoffs: Arc<Backoffs>,
+    /// Workers of jobs that were made and that the cache of pods does not show yet.
+    pub placements: Arc<crate::job::Ledger>,
     /// What queues and kubelets said last.
     pub observed: Arc<Observed>,
     /// What the controllers count.

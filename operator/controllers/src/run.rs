@@ -78,6 +78,7 @@ pub async fn run_with(
         events: Events::new(client.clone(), options.identity.clone(), calls.clone()),
         memory: Arc::new(Memory::default()),
         backoffs: Arc::new(Backoffs::default()),
+        placements: Arc::default(),
         observed: Arc::default(),
         metrics: Arc::clone(&metrics),
         issuer_rx,

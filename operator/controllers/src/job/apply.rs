@@ -11,7 +11,7 @@ use super::converge::Step;
 use super::fetch::Fetched;
 use super::gateway::Objects;
 use super::plan::Placement;
-use super::worker::{self, DRAINING, Template};
+use super::worker::{DRAINING, Template};
 use super::{JobError, gateway, lws};
 use crate::apply::{Made, Site};
 use crate::context::Context;
@@ -71,27 +71,20 @@ pub(super) async fn api_key(context: &Context, secret: &Secret) -> Result<(), Ca
     }
 }
 
-/// Takes the steps.
+/// Takes the steps; `made` are the workers to make, with their names.
 pub(super) async fn steps(
     context: &Context,
     template: &Template<'_>,
-    uid: &str,
     fetched: &Fetched,
+    made: &[(String, Placement)],
     steps: &[Step],
 ) -> Result<(), JobError> {
-    let creates = steps.iter().filter_map(|step| match step {
-        Step::Create(placement) => Some(placement),
-        Step::Drain(_) | Step::Delete(_) => None,
-    });
-    let creates: Vec<&Placement> = creates.collect();
-    if !creates.is_empty() {
+    if !made.is_empty() {
         up_to_date(context, template, fetched).await?;
-        let nonce = context.now().as_nanosecond();
-        stream::iter(creates.into_iter().enumerate())
+        stream::iter(made)
             .map(Ok::<_, JobError>)
-            .try_for_each_concurrent(AT_ONCE, async |(index, placement)| {
-                let name = worker::name(template.job, uid, nonce, index);
-                create(context, template, &name, placement).await
+            .try_for_each_concurrent(AT_ONCE, async |(name, placement)| {
+                create(context, template, name, placement).await
             })
             .await?;
     }

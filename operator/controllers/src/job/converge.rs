@@ -121,7 +121,7 @@ impl<'a> Converger<'a> {
     /// Makes what has room.
     fn create(&mut self) {
         for placement in &self.plan.placed {
-            let gpus = on_each(placement);
+            let gpus = placement.gpus_per_node();
             let room = |node: &String| self.free.get(node.as_str()).copied().unwrap_or(0);
             if !placement.nodes.iter().all(|node| room(node) >= gpus) {
                 self.blocked.push(placement);
@@ -179,7 +179,7 @@ impl<'a> Converger<'a> {
 
     /// The workers that have to go before `placement` has room: those that cost least first.
     fn in_way(&self, placement: &Placement) -> Vec<&'a Worker> {
-        let gpus = on_each(placement);
+        let gpus = placement.gpus_per_node();
         let mut found: Vec<&Worker> = Vec::new();
         for node in &placement.nodes {
             let freed = |worker: &&&Worker| worker.nodes.contains(node);
@@ -209,7 +209,7 @@ impl<'a> Converger<'a> {
     /// The GPUs that `placement` waits for are not for another.
     fn reserve(&mut self, placement: &Placement) {
         for node in &placement.nodes {
-            let mut gpus = on_each(placement);
+            let mut gpus = placement.gpus_per_node();
             for pot in [&mut self.free, &mut self.vanishing] {
                 if let Some(amount) = pot.get_mut(node.as_str()) {
                     let taken = gpus.min(*amount);
@@ -299,10 +299,6 @@ impl<'a> Converger<'a> {
         self.out.below = below.then_some(self.serving);
         self.out
     }
-}
-
-fn on_each(placement: &Placement) -> u32 {
-    placement.kind.degree / placement.nodes.len().max(1) as u32
 }
 
 fn serving_gpus(worker: &Worker) -> u32 {

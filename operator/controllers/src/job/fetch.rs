@@ -7,7 +7,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{Node as KubeNode, Pod};
 use kube::api::{DynamicObject, ListParams};
 use kube::{Api, ResourceExt as _};
-use rollwright_crds::{ActionQueue, Name, ResourcePool, RolloutJob};
+use rollwright_crds::{ActionQueue, Name, ResourcePool, RewardService, RolloutJob};
 
 use super::fleet::{Nodes, Pool};
 use super::observe::{self, nodes_of_pool};
@@ -28,7 +28,7 @@ pub(super) struct Fetched {
     pub(super) pods: Vec<Arc<Pod>>,
     /// The job's workers over several nodes.
     pub(super) sets: Vec<DynamicObject>,
-    /// Nodes of its pools, with what others hold on them.
+    /// Nodes of its pools, without what others hold on them.
     pub(super) nodes: Nodes,
     /// Its pools, with what is promised to jobs before it.
     pub(super) pools: BTreeMap<Name, Pool>,
@@ -68,7 +68,6 @@ pub(super) async fn fetch(job: &RolloutJob, context: &Context) -> Result<Fetched
             Pool { class: gpu.class.clone(), gpus_per_node: gpu.gpus_per_node, promised: 0 };
         pools.insert(pool.clone(), settings);
     }
-    take(&mut all, every.iter().filter(|pod| !ours(pod)));
     promise(&mut pools, job, &context.stores.jobs.state(), &every);
     let key = context.stores.secret(&namespace, &gateway::api_key_name(&name));
     let api_key = key.and_then(|secret| {
@@ -154,7 +153,7 @@ pub(super) fn is_part(pod: &Pod, namespace: &str, job: &str, component: Componen
 }
 
 /// Books what others hold: where they run, or where workers of other jobs are to run.
-fn take<'a>(nodes: &mut Nodes, others: impl Iterator<Item = &'a Arc<Pod>>) {
+pub(super) fn take<'a>(nodes: &mut Nodes, others: impl Iterator<Item = &'a Arc<Pod>>) {
     for pod in others.filter(|pod| !has_ended(pod)) {
         let gpus = Requests::of(pod).gpus;
         if gpus == 0 {
@@ -208,6 +207,32 @@ fn promise(
             }
         }
     }
+}
+
+/// What the gateway reads of the objects that the job names.
+pub(super) fn documents(
+    job: &RolloutJob,
+    fetched: &Fetched,
+    context: &Context,
+) -> (Vec<ResourcePool>, Vec<RewardService>, Vec<ActionQueue>, Vec<ResourcePool>) {
+    let named = &fetched.named;
+    let namespace = job.namespace().unwrap_or_default();
+    let wanted = named.rewards.values().filter_map(|reward| queue_of(&reward.spec));
+    let wanted = wanted.map(|queue| (namespace.clone(), queue.clone()));
+    let queues: BTreeMap<_, _> = wanted
+        .filter_map(|key| named.queues.get(&key).cloned().map(|queue| (key, queue)))
+        .collect();
+    let pools: BTreeMap<_, _> = queues
+        .values()
+        .flat_map(|queue| &queue.spec.pools)
+        .filter_map(|name| Some((name.clone(), context.stores.pool(name)?)))
+        .collect();
+    (
+        named.pools.values().cloned().collect(),
+        named.rewards.values().cloned().collect(),
+        queues.into_values().collect(),
+        pools.into_values().map(|pool| ResourcePool::clone(&pool)).collect(),
+    )
 }
 
 /// Where a gateway's pod listens: it runs, and is not on its way out.

@@ -4,24 +4,23 @@
 //! apply; status. Nothing is kept between two passes but what the API server keeps: that a
 //! worker is drained stands on its pod.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Resource as _, ResourceExt as _};
+use rollwright_crds::RolloutJob;
 use rollwright_crds::engine::EngineType;
-use rollwright_crds::{ActionQueue, ResourcePool, RewardService, RolloutJob};
 
 use self::converge::{Bounds, Steps, converge};
 use self::fetch::{Fetched, fetch};
 use self::fleet::{Role, Stage, Worker};
 use self::observe::{Clock, Heard, Seen};
-use self::plan::{plan, wants};
+use self::plan::{Ground, Placement, Plan, plan, wants};
 use self::status::Outcome;
-use self::validate::Stops;
+use self::validate::{Problem, Stops};
 use self::worker::Template;
 use crate::context::Context;
 use crate::controller::Controller;
@@ -39,6 +38,7 @@ mod fetch;
 mod fixtures;
 pub mod fleet;
 pub mod gateway;
+mod ledger;
 mod lws;
 pub mod observe;
 pub mod plan;
@@ -46,6 +46,8 @@ pub mod status;
 mod tell;
 pub mod validate;
 pub mod worker;
+
+pub use ledger::Ledger;
 
 /// Between two looks while workers come, go, or the gateway is silent.
 const SOON: Duration = Duration::from_secs(5);
@@ -196,7 +198,7 @@ async fn pass(job: &RolloutJob, context: &Context) -> Result<Action, JobError> {
         };
         if let Some(issuer) = &issuer {
             let metrics_token = context.stores.metrics_token();
-            let (pools, rewards, queues, queue_pools) = documents(job, &fetched, context);
+            let (pools, rewards, queues, queue_pools) = fetch::documents(job, &fetched, context);
             let facts = gateway::Facts {
                 namespace: &namespace,
                 job: &name,
@@ -224,18 +226,8 @@ async fn pass(job: &RolloutJob, context: &Context) -> Result<Action, JobError> {
     let seen = see(&fetched, &template, &heard, clock);
     let workers: Vec<Worker> = seen.iter().map(|seen| seen.worker.clone()).collect();
 
-    let mut steps = Steps::default();
-    let mut minimum = 0;
-    let planned = problems.is_empty().then(|| {
-        let (wants, ground) = wants(&job.spec, &fetched.pools);
-        (plan(&wants, &fetched.pools, &fetched.nodes, &workers), ground)
-    });
-    if let Some((plan, _)) = &planned {
-        let percent = u64::from(job.spec.allocation.min_serving_percent);
-        minimum = (u64::from(plan.gpus(&workers)) * percent).div_ceil(100) as u32;
-        let bounds = Bounds { minimum, observed: heard.workers.is_some() };
-        steps = converge(plan, &fetched.nodes, &workers, bounds);
-    }
+    let Decision { planned, minimum, steps, made } =
+        decide(job, context, &fetched, &problems, &workers, heard.workers.is_some());
     let why = state.as_ref().err().map(ToString::to_string).unwrap_or_default();
     let outcome = Outcome {
         problems: &problems,
@@ -249,8 +241,10 @@ async fn pass(job: &RolloutJob, context: &Context) -> Result<Action, JobError> {
     };
     tell::say(job, context, &outcome, clock).await?;
     // After the status: what goes below the minimum is said before it is done.
-    let uid = job.uid().unwrap_or_default();
-    let taken = apply::steps(context, &template, &uid, &fetched, &steps.steps).await;
+    let taken = apply::steps(context, &template, &fetched, &made, &steps.steps).await;
+    if taken.is_err() {
+        context.placements.forget(&namespace, made.iter().map(|(name, _)| name));
+    }
     tell::announce(job, context, &seen, &steps).await;
     taken?;
 
@@ -264,30 +258,55 @@ async fn pass(job: &RolloutJob, context: &Context) -> Result<Action, JobError> {
     })
 }
 
-/// What the gateway reads of the objects that the job names.
-fn documents(
+/// What a pass does about the workers.
+#[derive(Default)]
+struct Decision {
+    planned: Option<(Plan, Ground)>,
+    minimum: u32,
+    steps: Steps,
+    /// The workers to make, with their names.
+    made: Vec<(String, Placement)>,
+}
+
+/// Plans, and finds the steps. Jobs do so one after the other: what one takes the next sees.
+fn decide(
     job: &RolloutJob,
-    fetched: &Fetched,
     context: &Context,
-) -> (Vec<ResourcePool>, Vec<RewardService>, Vec<ActionQueue>, Vec<ResourcePool>) {
-    let named = &fetched.named;
+    fetched: &Fetched,
+    problems: &[Problem],
+    workers: &[Worker],
+    observed: bool,
+) -> Decision {
+    if !problems.is_empty() {
+        return Decision::default();
+    }
     let namespace = job.namespace().unwrap_or_default();
-    let wanted = named.rewards.values().filter_map(|reward| validate::queue_of(&reward.spec));
-    let wanted = wanted.map(|queue| (namespace.clone(), queue.clone()));
-    let queues: BTreeMap<_, _> = wanted
-        .filter_map(|key| named.queues.get(&key).cloned().map(|queue| (key, queue)))
-        .collect();
-    let pools: BTreeMap<_, _> = queues
-        .values()
-        .flat_map(|queue| &queue.spec.pools)
-        .filter_map(|name| Some((name.clone(), context.stores.pool(name)?)))
-        .collect();
-    (
-        named.pools.values().cloned().collect(),
-        named.rewards.values().cloned().collect(),
-        queues.into_values().collect(),
-        pools.into_values().map(|pool| ResourcePool::clone(&pool)).collect(),
-    )
+    let name = job.name_any();
+    let pods = &context.stores.pods;
+    let shown =
+        |namespace: &str, name: &str| pods.get(&ObjectRef::new(name).within(namespace)).is_some();
+    let mut book = context.placements.open(shown, Instant::now());
+    let mut nodes = fetched.nodes.clone();
+    let every = pods.state();
+    let ours = |pod: &Pod| fetch::is_part(pod, &namespace, &name, Component::Worker);
+    fetch::take(&mut nodes, every.iter().filter(|pod| !ours(pod)));
+    book.take(&namespace, &name, &mut nodes);
+
+    let (wants, ground) = wants(&job.spec, &fetched.pools);
+    let plan = plan(&wants, &fetched.pools, &nodes, workers);
+    let percent = u64::from(job.spec.allocation.min_serving_percent);
+    let minimum = (u64::from(plan.gpus(workers)) * percent).div_ceil(100) as u32;
+    let steps = converge(&plan, &nodes, workers, Bounds { minimum, observed });
+
+    let (uid, nonce) = (job.uid().unwrap_or_default(), context.now().as_nanosecond());
+    let mut made = Vec::new();
+    for (index, step) in steps.steps.iter().enumerate() {
+        let converge::Step::Create(placement) = step else { continue };
+        let worker = worker::name(&name, &uid, nonce, index);
+        book.note(&namespace, &name, &worker, placement);
+        made.push((worker, placement.clone()));
+    }
+    Decision { planned: Some((plan, ground)), minimum, steps, made }
 }
 
 /// Tells the gateway which workers there are, and asks how they and the job are.

@@ -38,6 +38,13 @@ pub struct Placement {
     pub nodes: Vec<String>,
 }
 
+impl Placement {
+    /// GPUs that it takes on each of its nodes.
+    pub fn gpus_per_node(&self) -> u32 {
+        self.kind.degree / self.nodes.len().max(1) as u32
+    }
+}
+
 /// A worker on another pool than the first of its want.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Fallback {
