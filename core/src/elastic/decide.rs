@@ -40,7 +40,11 @@ impl Elastic {
 
     /// What starts now, and with what; and what is resized.
     pub fn decide(&mut self, line: &Line) -> Decision {
-        let mut decision = self.decide_window(line);
+        let resizable = line.running.iter().any(|running| running.resizable.is_some());
+        if resizable || line.waiting.iter().any(|waiting| waiting.resizable) {
+            return resize(line);
+        }
+        let mut decision = Decision { resizes: Vec::new(), starts: self.decide_window(line) };
         // All that was looked at has started: look at what stands behind it.
         let mut running = line.running.to_vec();
         let mut started = 0;
@@ -53,23 +57,19 @@ impl Elastic {
             }));
             started += WINDOW;
             let rest = Line { running: &running, waiting: &line.waiting[started..], ..*line };
-            let next = self.decide_window(&rest).starts.into_iter();
+            let next = self.decide_window(&rest).into_iter();
             decision.starts.extend(next.map(|g| Given { index: g.index + started, ..g }));
         }
         decision
     }
 
-    fn decide_window(&mut self, line: &Line) -> Decision {
+    fn decide_window(&mut self, line: &Line) -> Vec<Given> {
         let seen = line.waiting.len().min(WINDOW);
         let beyond = line.beyond + line.waiting.len() - seen;
         let line = &Line { waiting: &line.waiting[..seen], beyond, ..*line };
-        let resizable = line.running.iter().any(|running| running.resizable.is_some());
-        if resizable || line.waiting.iter().any(|waiting| waiting.resizable) {
-            return resize(line);
-        }
         let mut starts = self.starts(line);
         backfill(line, &mut starts);
-        Decision { resizes: Vec::new(), starts }
+        starts
     }
 
     fn starts(&mut self, line: &Line) -> Vec<Given> {

@@ -14,7 +14,7 @@ pub struct Line<'a> {
     /// What runs.
     pub running: &'a [Running<'a>],
     /// The first of those that wait, by [`Work::rank`]; more than
-    /// [`WINDOW`](super::WINDOW) are not looked at.
+    /// [`WINDOW`](super::WINDOW) are not looked at, unless all of those start.
     pub waiting: &'a [Waiting<'a>],
     /// How many more wait behind them.
     pub beyond: usize,
@@ -26,7 +26,7 @@ pub struct Line<'a> {
 /// An action that runs.
 #[derive(Debug, Clone, Copy)]
 pub struct Running<'a> {
-    /// When it is expected to end.
+    /// When it is expected to end; in the past where that was wrong.
     pub ends: Time,
     /// What it holds.
     pub units: Units,

@@ -66,6 +66,7 @@ impl<'a> Scene<'a> {
             room: self.room,
             ends: self.ends.clone(),
             now: 0.0,
+            at_once: true,
             last_end: 0.0,
             cost: 0.0,
             starts: Vec::new(),
@@ -116,6 +117,9 @@ struct Play<'a> {
     room: Room,
     ends: BinaryHeap<Reverse<End>>,
     now: f64,
+    /// Nothing has happened yet: what starts, starts in this round. What ends at this
+    /// very instant, or should have ended, still holds its cores.
+    at_once: bool,
     last_end: f64,
     cost: f64,
     starts: Vec<Given>,
@@ -163,7 +167,7 @@ impl Play<'_> {
                 {
                     self.start(waited, choice.seconds, choice.units)?;
                     if let Some(index) = here.filter(|index| !overtaken(*index)) {
-                        if self.now <= 0.0 {
+                        if self.at_once {
                             self.starts.push(Given { index, units: choice.units });
                         }
                         started += 1;
@@ -174,6 +178,7 @@ impl Play<'_> {
                 }
             }
             // Nothing more can start: what happens next?
+            self.at_once = false;
             let arrival = expected.get(next).map(|e| e.after);
             if first.is_none() && arrival.is_none() {
                 break;

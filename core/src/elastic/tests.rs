@@ -24,7 +24,11 @@ fn work(units: &[f64], duration: f64, serial: f64) -> Work {
 }
 
 fn works(kinds: usize) -> impl Strategy<Value = Work> {
-    (0..kinds, 0.0..100.0_f64, prop_oneof![Just(0.0), Just(0.05), Just(0.3), Just(1.0)])
+    (
+        0..kinds,
+        prop_oneof![4 => 0.0..100.0_f64, 1 => Just(0.0)],
+        prop_oneof![Just(0.0), Just(0.05), Just(0.3), Just(1.0)],
+    )
         .prop_map(|(kind, duration, serial)| work(UNITS[kind], duration, serial))
 }
 
@@ -364,6 +368,41 @@ fn holes_are_filled_without_delay() {
     };
     let decision = Elastic::default().decide(&line);
     assert_eq!(decision.starts, [Given { index: 2, units: Units::cores(1) }]);
+}
+
+/// What should have ended by now, or ends at once, holds its cores until it does.
+#[test]
+fn an_end_that_is_due_frees_nothing_yet() {
+    let (none, some) = (work(&[1.0, 2.0], 0.0, 0.5), work(&[1.0, 2.0], 9.0, 0.5));
+    let waiting = [&none, &some, &some, &some, &some].map(|work| Waiting {
+        work,
+        submitted: at(5.0),
+        resizable: false,
+    });
+    let running = [Running { ends: at(1.0), units: Units::cores(2), resizable: None }];
+    let line = Line {
+        now: at(5.0),
+        cores: 4,
+        running: &running,
+        waiting: &waiting,
+        beyond: 0,
+        idle_trajectories: 0,
+    };
+    let started = Elastic::default().decide(&line).starts;
+    assert!(!started.is_empty());
+    assert!(started.iter().map(|given| given.units.ceil()).sum::<u32>() <= 2);
+}
+
+/// Many that can be resized stand beside many that can not.
+#[test]
+fn a_long_malleable_line_fits() {
+    let elastic_work = work(&[0.25, 1.0, 2.0], 10.0, 0.1);
+    let mut jobs = batch(3 * WINDOW, &elastic_work);
+    for (place, job) in jobs.iter_mut().enumerate() {
+        job.malleable = place % 3 > 0;
+        job.submitted = at(place as f64 / 100.0);
+    }
+    assert_eq!(elastic(64, &jobs).starts.len(), jobs.len());
 }
 
 #[test]
