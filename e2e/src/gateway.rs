@@ -13,7 +13,6 @@ use anyhow::{Context as _, bail, ensure};
 use reqwest::{RequestBuilder, Response};
 use rollwright_engine_sim::EngineSim;
 use serde_json::{Value, json};
-use tempfile::TempDir;
 use tokio::process::{Child, Command};
 
 use crate::stack::binaries;
@@ -32,8 +31,10 @@ pub const JOB: &str = "job";
 /// What a gateway is started with.
 #[derive(Debug, Clone, Default)]
 pub struct Setup {
-    /// URLs of its engines; they are called `engine-0` and so on.
+    /// Its engines as `--engine` takes them; they are called `engine-0` and so on.
     pub engines: Vec<String>,
+    /// `spec.engine.type`; vLLM where not given.
+    pub engine: Option<&'static str>,
     /// Fields of `spec.rollout`, over a group of one and a batch of one.
     pub rollout: Value,
     /// A serverless reward service that scores everything.
@@ -45,7 +46,7 @@ pub struct Setup {
 /// A gateway. Dropping it without [`Gateway::stop`] prints its log.
 #[derive(Debug)]
 pub struct Gateway {
-    dir: TempDir,
+    dir: tempfile::TempDir,
     setup: Setup,
     starts: u32,
     process: Option<Child>,
@@ -73,7 +74,7 @@ impl Setup {
         }
         let mut spec = json!({
             "model": {"path": "engine-sim"},
-            "engine": {"type": "vLLM", "image": "engine-sim"},
+            "engine": {"type": self.engine.unwrap_or("vLLM"), "image": "engine-sim"},
             "allocation": {"fixed": {"groups": [{"pool": "gpus", "degree": 1, "workers": 1}]}},
             "rollout": rollout,
         });
@@ -83,9 +84,8 @@ impl Setup {
         if self.queue.is_some() {
             spec["actionQueue"] = json!({"name": "test"});
         }
-        let metadata = json!({"name": JOB});
         json!({"apiVersion": "rollwright.dev/v1alpha1", "kind": "RolloutJob",
-            "metadata": metadata, "spec": spec})
+            "metadata": {"name": JOB}, "spec": spec})
     }
 
     fn write(&self, dir: &Path) -> anyhow::Result<()> {
