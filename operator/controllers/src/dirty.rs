@@ -69,3 +69,40 @@ impl<K: Resource<DynamicType = ()>> Dirty<K> {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use futures::StreamExt as _;
+    use k8s_openapi::api::core::v1::ConfigMap;
+
+    use super::*;
+
+    fn named(name: &str) -> ObjectRef<ConfigMap> {
+        ObjectRef::new(name)
+    }
+
+    #[tokio::test]
+    async fn marks_are_gathered_and_none_is_lost() {
+        let dirty = Dirty::<ConfigMap>::default();
+        let mut stream = Box::pin(dirty.stream(Duration::from_millis(20)));
+        dirty.mark([named("a")]);
+        dirty.mark([named("a"), named("b")]);
+        let mut batch = vec![stream.next().await, stream.next().await];
+        batch.sort_by_key(|of| of.as_ref().map(|of| of.as_ref().map(|of| of.name.clone()).ok()));
+        assert_eq!(batch, [Some(Ok(named("a"))), Some(Ok(named("b")))]);
+        // Marked while nobody waits.
+        dirty.mark([named("c")]);
+        assert_eq!(stream.next().await, Some(Ok(named("c"))));
+        // An object that is marked all the time is given all the same.
+        let marking = async {
+            loop {
+                dirty.mark([named("d")]);
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::select! {
+            never = marking => never,
+            next = stream.next() => assert_eq!(next, Some(Ok(named("d")))),
+        }
+    }
+}

@@ -173,6 +173,7 @@ fn sound<K>(
 where
     K: Resource<DynamicType = ()> + Clone + 'static,
 {
+    let gone = matches!(event, Event::Delete(_));
     let (guard, wrap): (_, fn(K) -> Event<K>) = match event {
         Event::Init => return Some(Event::Init),
         Event::InitDone => return Some(Event::InitDone),
@@ -185,25 +186,23 @@ where
         let meta = guard.meta();
         (meta.namespace.clone().unwrap_or_default(), meta.name.clone().unwrap_or_default())
     };
-    let object = match guard.0 {
+    let invalid = match guard.0 {
         Ok(object) => {
             malformed.note(&kind, &namespace, &name, false);
-            Some(object)
+            return Some(wrap(object));
         }
-        Err(invalid) => {
-            if malformed.note(&kind, &namespace, &name, true) {
-                metrics.malformed(&kind);
-                tracing::warn!(
-                    %kind, namespace, name, error = invalid.error,
-                    "an object does not parse; it is left as it was last known"
-                );
-            }
-            known.get(&ObjectRef::new(&name).within(&namespace)).map(|object| K::clone(&object))
-        }
+        Err(invalid) => invalid,
     };
-    let event = object.map(wrap);
-    if matches!(event, Some(Event::Delete(_))) {
-        malformed.note(&kind, &namespace, &name, false);
+    if malformed.note(&kind, &namespace, &name, !gone) && !gone {
+        metrics.malformed(&kind);
+        tracing::warn!(
+            %kind, namespace, name, error = invalid.error,
+            "an object does not parse; it is left as it was last known"
+        );
     }
-    event
+    let known = known.get(&ObjectRef::new(&name).within(&namespace));
+    known.map(|object| wrap(K::clone(&object)))
 }
+
+#[cfg(test)]
+mod tests;
