@@ -19,7 +19,7 @@ use crate::error::Categorised;
 use crate::token::{TokenError, TokenFile};
 
 /// Longest wait for one answer.
-const LONGEST: Duration = Duration::from_secs(10);
+const LONGEST: Duration = Duration::from_secs(5);
 /// Longest answer: 10,000 workers are about 1 MiB.
 const LARGEST: usize = 4 << 20;
 
@@ -159,7 +159,7 @@ type Http = Client<HttpConnector, Full<Bytes>>;
 
 static HTTP: LazyLock<Http> = LazyLock::new(|| {
     let mut connector = HttpConnector::new();
-    connector.set_connect_timeout(Some(Duration::from_secs(3)));
+    connector.set_connect_timeout(Some(Duration::from_secs(2)));
     Client::builder(TokioExecutor::new())
         .pool_idle_timeout(Duration::from_mins(1))
         .pool_max_idle_per_host(1)
