@@ -11,7 +11,7 @@ use rollwright_gateway::{AuthConfig, Gateway, GatewayConfig, Listen, Listeners, 
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_mins(1);
 const KEY: &str = "0123456789abcdef-key";
 const OPERATOR: (&str, &str) = ("rollwright", "rollwright-controllers");
 

@@ -73,9 +73,9 @@ impl Driven {
 
     /// A set that is taken.
     async fn set(&self, workers: Value) -> Value {
-        let (status, states) = self.put(workers).await;
-        assert_eq!(status, 200, "{states}");
-        states
+        let (status, answer) = self.put(workers).await;
+        assert_eq!(status, 200, "{answer}");
+        answer
     }
 
     /// (name, state, requests in flight) of every worker.
