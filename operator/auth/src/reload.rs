@@ -187,6 +187,6 @@ mod tests {
         assert_eq!(value.versioned(at(7000)), (2, Arc::new(3)));
         // A clock that was set back is no reason to look no more.
         replace(&path, "4");
-        assert_eq!(*value.get(start - Duration::from_secs(900)), 4);
+        assert_eq!(*value.get(start - Duration::from_mins(15)), 4);
     }
 }
