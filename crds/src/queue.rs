@@ -113,6 +113,40 @@ pub struct Policy {
     pub depth: Option<u32>,
 }
 
+/// A setting of a policy that this version does not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unavailable {
+    /// The field below `spec.policy`.
+    pub field: &'static str,
+    /// What it says.
+    pub value: &'static str,
+    /// What it may say.
+    pub instead: &'static str,
+}
+
+/// The elastic algorithm is not wired to queues yet.
+pub const ELASTIC: Unavailable =
+    Unavailable { field: "type", value: "Elastic", instead: "FixedDop or Static" };
+
+impl std::fmt::Display for Unavailable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { field, value, instead } = self;
+        write!(f, "spec.policy.{field} `{value}` is not available in this version: use {instead}")
+    }
+}
+
+impl ActionQueueSpec {
+    /// What it asks for that no queue of this version can do.
+    pub fn unavailable(&self) -> Option<Unavailable> {
+        let policy = &self.policy;
+        if policy.ordering == Ordering::TrajectoryAware {
+            let (field, value) = ("ordering", "TrajectoryAware");
+            return Some(Unavailable { field, value, instead: "Fcfs" });
+        }
+        (policy.kind == PolicyType::Elastic).then_some(ELASTIC)
+    }
+}
+
 /// How units are chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum PolicyType {

@@ -51,6 +51,35 @@ pub trait Made:
     fn revision(meta: &ObjectMeta) -> Option<String> {
         meta.resource_version.clone()
     }
+
+    /// Looks again at one that no watch shows, if the last look is old.
+    fn look(
+        _: &Context,
+        _namespace: &str,
+        _name: &str,
+    ) -> impl Future<Output = Result<(), CallError>> + Send {
+        std::future::ready(Ok(()))
+    }
+
+    /// Notes what our write left, where no watch shows it; none: nobody knows.
+    fn wrote(_: &Stores, _namespace: &str, _name: &str, _left: Option<Self>) {}
+}
+
+impl Made for Secret {
+    fn live(stores: &Stores, namespace: &str, name: &str) -> Option<String> {
+        Self::revision(&stores.secrets.peek(namespace, name)?.metadata)
+    }
+
+    async fn look(context: &Context, namespace: &str, name: &str) -> Result<(), CallError> {
+        context.secret(namespace, name).await.map(drop)
+    }
+
+    fn wrote(stores: &Stores, namespace: &str, name: &str, left: Option<Self>) {
+        match left {
+            Some(secret) => stores.secrets.wrote(secret),
+            None => stores.secrets.forget(namespace, name),
+        }
+    }
 }
 
 /// Kinds whose `generation` counts changes of the spec, so that status is no change.
@@ -82,7 +111,7 @@ macro_rules! by_version {
 }
 
 by_generation!(StatefulSet => stateful_sets, Deployment => deployments, NetworkPolicy => network_policies);
-by_version!(Service => services, ConfigMap => config_maps, Secret => secrets);
+by_version!(Service => services, ConfigMap => config_maps);
 
 impl Made for Pod {
     fn live(stores: &Stores, namespace: &str, name: &str) -> Option<String> {
@@ -120,8 +149,13 @@ impl Memory {
     /// An object is gone: it has to be made again.
     pub(crate) fn forget(&self, kind: &str, meta: &ObjectMeta) {
         let (Some(namespace), Some(name)) = (&meta.namespace, &meta.name) else { return };
+        self.forget_named(kind, namespace, name);
+    }
+
+    /// The same by its name.
+    pub(crate) fn forget_named(&self, kind: &str, namespace: &str, name: &str) {
         let mut applied = self.applied.lock().unwrap_or_else(PoisonError::into_inner);
-        applied.retain(|key, _| key.0 != kind || key.1 != *namespace || key.2 != *name);
+        applied.retain(|key, _| key.0 != kind || key.1 != namespace || key.2 != name);
     }
 
     /// Whether `live` is what an apply of this hash left.
@@ -151,6 +185,7 @@ impl Context {
         let namespace = meta.namespace.clone().unwrap_or_default();
         let name = meta.name.clone().unwrap_or_default();
         let hash = hash(built);
+        K::look(self, &namespace, &name).await?;
         let live = K::live(&self.stores, &namespace, &name);
         let key = (kind, namespace.clone(), name.clone(), site.0);
         let begun = Instant::now();
@@ -161,8 +196,10 @@ impl Context {
         let params = PatchParams::apply(site.0).force();
         let patch = Patch::Apply(built);
         let what = || named(kind, Some(&namespace), &name);
-        let written = self.calls.call("apply", what, api.patch(&name, &params, &patch)).await?;
+        let written = self.calls.call("apply", what, api.patch(&name, &params, &patch)).await;
+        let written = written.inspect_err(|_| K::wrote(&self.stores, &namespace, &name, None))?;
         let after = K::revision(written.meta());
+        K::wrote(&self.stores, &namespace, &name, Some(written));
         self.memory.remember(key, Applied { hash, before: live, shown: false, after, at: begun });
         Ok(true)
     }
@@ -172,7 +209,9 @@ impl Context {
         let api = Api::<K>::namespaced(self.client.clone(), namespace);
         let what = || named(kind_of::<K>(), Some(namespace), name);
         let params = kube::api::DeleteParams::background();
-        match self.calls.call("delete", what, api.delete(name, &params)).await {
+        let deleted = self.calls.call("delete", what, api.delete(name, &params)).await;
+        K::wrote(&self.stores, namespace, name, None);
+        match deleted {
             Ok(_) => Ok(()),
             Err(error) if error.is_not_found() => Ok(()),
             Err(error) => Err(error),

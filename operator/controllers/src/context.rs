@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use k8s_openapi::jiff::Timestamp;
 use kube::Client;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use crate::apply::Memory;
 use crate::backoff::Backoffs;
@@ -35,6 +35,8 @@ pub struct Context {
     pub backoffs: Arc<Backoffs>,
     /// Workers of jobs that were made and that the cache of pods does not show yet.
     pub placements: Arc<crate::job::Ledger>,
+    /// queues --a certificate of agents was written--> the links of agents.
+    pub agents_changed: Arc<Notify>,
     /// What queues and kubelets said last.
     pub observed: Arc<Observed>,
     /// What the controllers count.

@@ -47,6 +47,11 @@ impl CallError {
         self.status() == Some(404)
     }
 
+    /// The object is not there, or not for us.
+    pub fn is_refusal(&self) -> bool {
+        matches!(self.status(), Some(403 | 404))
+    }
+
     /// The namespace is on its way out: nothing can be made in it any more, and nothing needs to.
     pub fn is_terminating(&self) -> bool {
         let CallFault::Kube(kube::Error::Api(status)) = &self.fault else { return false };

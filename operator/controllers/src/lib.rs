@@ -34,6 +34,7 @@ pub mod quantity;
 pub mod queue;
 pub mod resources;
 pub mod reward;
+pub mod secrets;
 pub mod settings;
 pub mod status;
 pub mod stores;

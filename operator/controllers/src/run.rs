@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use kube::{Client, Config};
-use tokio::sync::{Notify, watch as cell};
+use tokio::sync::watch as cell;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -79,6 +79,7 @@ pub async fn run_with(
         memory: Arc::new(Memory::default()),
         backoffs: Arc::new(Backoffs::default()),
         placements: Arc::default(),
+        agents_changed: Arc::default(),
         observed: Arc::default(),
         metrics: Arc::clone(&metrics),
         issuer_rx,
@@ -98,7 +99,7 @@ pub async fn run_with(
     told.push(housekeeping(&context));
     let listeners = Listeners::new(told);
     let namespace = options.settings.namespace.clone();
-    let mut tasks = watches.run(&client, &stores, &namespace, &metrics, &listeners);
+    let mut tasks = watches.run(&client, &stores, &metrics, &listeners);
     let everything = move || listeners.tell(What::Everything, false);
     tasks.spawn(identity::follow(client.clone(), calls.clone(), token, issuer_tx, everything));
     if let Some(addr) = options.metrics {
@@ -157,7 +158,7 @@ fn register<C: Controller>(context: &Arc<Context>) -> (Listener, Work) {
 
 /// The same for the one Secret of the agents.
 fn register_links(context: &Arc<Context>) -> (Listener, Work) {
-    let changed = Arc::new(Notify::new());
+    let changed = Arc::clone(&context.agents_changed);
     let listener = links::listener(Arc::clone(&changed));
     let context = Arc::clone(context);
     (listener, Box::new(move |stop| Box::pin(links::run(context, changed, stop))))

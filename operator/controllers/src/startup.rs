@@ -9,7 +9,6 @@ use tokio::task::JoinSet;
 
 use crate::labels::OURS;
 use crate::metrics::Metrics;
-use crate::settings::METRICS_SECRET;
 use crate::stores::Stores;
 use crate::trim;
 use crate::watch::{Listeners, Watch, What, equal, same_version};
@@ -28,8 +27,6 @@ pub(crate) struct Watches {
     config_maps: Writer<kube::core::PartialObjectMeta<k8s_openapi::api::core::v1::ConfigMap>>,
     network_policies:
         Writer<kube::core::PartialObjectMeta<k8s_openapi::api::networking::v1::NetworkPolicy>>,
-    secrets: Writer<k8s_openapi::api::core::v1::Secret>,
-    metrics_secret: Writer<k8s_openapi::api::core::v1::Secret>,
 }
 
 impl Watches {
@@ -47,8 +44,6 @@ impl Watches {
             services: Writer::default(),
             config_maps: Writer::default(),
             network_policies: Writer::default(),
-            secrets: Writer::default(),
-            metrics_secret: Writer::default(),
         };
         let stores = Stores {
             pools: watches.pools.as_reader(),
@@ -62,8 +57,7 @@ impl Watches {
             services: watches.services.as_reader(),
             config_maps: watches.config_maps.as_reader(),
             network_policies: watches.network_policies.as_reader(),
-            secrets: watches.secrets.as_reader(),
-            metrics_secret: watches.metrics_secret.as_reader(),
+            secrets: crate::secrets::Secrets::default(),
             malformed: crate::malformed::Malformed::default(),
         };
         (watches, stores)
@@ -74,7 +68,6 @@ impl Watches {
         self,
         client: &Client,
         stores: &Stores,
-        namespace: &str,
         metrics: &Arc<Metrics>,
         listeners: &Listeners,
     ) -> JoinSet<()> {
@@ -130,18 +123,6 @@ impl Watches {
             "NetworkPolicy",
             &policy.metadata
         ));
-        plain!(secrets, trim::any, same_version, ours(), |secret| What::Owned(
-            "Secret",
-            &secret.metadata
-        ));
-        let one = watcher::Config::default().fields(&format!("metadata.name={METRICS_SECRET}"));
-        let watch = Watch {
-            writer: self.metrics_secret,
-            trim: trim::any,
-            same: equal,
-            what: |_| What::Everything,
-        };
-        tasks.spawn(watch.run(Api::namespaced(client.clone(), namespace), one, listeners.clone()));
         tasks
     }
 }
@@ -160,7 +141,5 @@ pub(crate) async fn filled(
     stores.deployments.wait_until_ready().await?;
     stores.services.wait_until_ready().await?;
     stores.config_maps.wait_until_ready().await?;
-    stores.network_policies.wait_until_ready().await?;
-    stores.secrets.wait_until_ready().await?;
-    stores.metrics_secret.wait_until_ready().await
+    stores.network_policies.wait_until_ready().await
 }

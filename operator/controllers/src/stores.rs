@@ -2,7 +2,7 @@
 //! what somebody reads.
 
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
-use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, Secret, Service};
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, Service};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::Resource;
 use kube::core::PartialObjectMeta;
@@ -11,6 +11,7 @@ use rollwright_crds::{ActionQueue, ResourcePool, RewardService, RolloutJob};
 use std::sync::Arc;
 
 use crate::malformed::Malformed;
+use crate::secrets::Secrets;
 
 /// Readers of the caches. They lag behind the API server and never call it.
 #[derive(Clone, Debug)]
@@ -38,10 +39,8 @@ pub struct Stores {
     pub config_maps: Store<PartialObjectMeta<ConfigMap>>,
     /// Our NetworkPolicies: metadata.
     pub network_policies: Store<PartialObjectMeta<NetworkPolicy>>,
-    /// Our Secrets, with their data.
-    pub secrets: Store<Secret>,
-    /// The one Secret with the token of every `/metrics`.
-    pub metrics_secret: Store<Secret>,
+    /// Secrets by name, as they were when somebody asked: no watch.
+    pub secrets: Secrets,
     /// Custom resources that do not parse.
     pub malformed: Malformed,
 }
@@ -62,22 +61,11 @@ impl Stores {
         self.rewards.get(&ObjectRef::new(name).within(namespace))
     }
 
-    /// One of our Secrets.
-    pub fn secret(&self, namespace: &str, name: &str) -> Option<Arc<Secret>> {
-        self.secrets.get(&ObjectRef::new(name).within(namespace))
-    }
-
     /// The pods that a custom resource is the controlling owner of.
     pub fn pods_of(&self, owner_uid: &str) -> Vec<Arc<Pod>> {
         self.pods.state_filter(|pod| {
             pod.metadata.owner_references.iter().flatten().any(|owner| owner.uid == owner_uid)
         })
-    }
-
-    /// The token of `/metrics`, if the release has one.
-    pub fn metrics_token(&self) -> Option<Vec<u8>> {
-        let secret = self.metrics_secret.state().into_iter().next()?;
-        secret.data.as_ref()?.get("token").map(|token| token.0.clone())
     }
 }
 

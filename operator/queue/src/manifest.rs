@@ -11,7 +11,7 @@ use rollwright_core::quota::{QuotaLimit, Rate};
 use rollwright_core::resources::{InvalidUnits, UnitChoice, Units};
 use rollwright_crds::pool::{DockerMode, NumaPolicy};
 use rollwright_crds::queue::{
-    ActionProfile, ExecMode, JobShare, Ordering, Policy as PolicySpec, PolicyType, SandboxTemplate,
+    ActionProfile, ELASTIC, ExecMode, JobShare, PolicyType, SandboxTemplate, Unavailable,
 };
 use rollwright_crds::{ActionQueue, ByteSize, CommandLine, ResourcePool, TimeSpan};
 use rollwright_proto::v1 as pb;
@@ -34,18 +34,12 @@ pub enum ManifestError {
         known: String,
     },
     /// A policy that this version does not have.
-    #[error(
-        "ActionQueue `{queue}`: spec.policy.{field} `{value}` is not available in this version: use {instead}"
-    )]
+    #[error("ActionQueue `{queue}`: {what}")]
     Unavailable {
         /// The queue.
         queue: String,
-        /// The field below `spec.policy`.
-        field: &'static str,
-        /// What it says.
-        value: &'static str,
-        /// What it may say.
-        instead: &'static str,
+        /// The setting, and what to say instead.
+        what: Unavailable,
     },
     /// A number that is missing or out of range.
     #[error(
@@ -135,7 +129,7 @@ impl QueueConfig {
             weights.insert(JobId::new(&id).map_err(invalid)?, share.weight);
         }
         config.core = CoreConfig {
-            policy: policy(&name, &spec.policy)?,
+            policy: policy(queue, &name)?,
             quotas: quotas(&name, queue, pools)?,
             weights,
             shared_cores: shared_cores(queue, pools),
@@ -183,23 +177,19 @@ fn job_id(queue: &ActionQueue, share: &JobShare, jobs: JobNames) -> Result<Strin
     Ok(namespace.qualify(&share.name))
 }
 
-fn policy(queue: &str, spec: &PolicySpec) -> Result<Policy, ManifestError> {
-    let unavailable = |field, value, instead| ManifestError::Unavailable {
-        queue: queue.to_owned(),
-        field,
-        value,
-        instead,
-    };
+fn policy(of: &ActionQueue, queue: &str) -> Result<Policy, ManifestError> {
+    let unavailable = |what| ManifestError::Unavailable { queue: queue.to_owned(), what };
     let number = |field, value: Option<u32>| {
         let value = value.and_then(|value| u16::try_from(value).ok());
         let wrong = || ManifestError::PolicyNumber { queue: queue.to_owned(), field };
         value.filter(|value| (1..=4096).contains(value)).ok_or_else(wrong)
     };
-    if spec.ordering == Ordering::TrajectoryAware {
-        return Err(unavailable("ordering", "TrajectoryAware", "Fcfs"));
+    if let Some(what) = of.spec.unavailable() {
+        return Err(unavailable(what));
     }
+    let spec = &of.spec.policy;
     match spec.kind {
-        PolicyType::Elastic => Err(unavailable("type", "Elastic", "FixedDop or Static")),
+        PolicyType::Elastic => Err(unavailable(ELASTIC)),
         PolicyType::FixedDop => {
             Ok(Policy::FixedDop { dop: Units::cores(number("dop", spec.dop)?) })
         }

@@ -65,8 +65,14 @@ pub(super) async fn api_key(context: &Context, secret: &Secret) -> Result<(), Ca
     let api: Api<Secret> = Api::namespaced(context.client.clone(), &namespace);
     let what = || named("Secret", Some(&namespace), &secret.name_any());
     match context.calls.call("create", what, api.create(&PostParams::default(), secret)).await {
-        Ok(_) => Ok(()),
-        Err(error) if error.status() == Some(409) => Ok(()),
+        Ok(made) => {
+            context.stores.secrets.wrote(made);
+            Ok(())
+        }
+        Err(error) if error.status() == Some(409) => {
+            context.stores.secrets.forget(&namespace, &secret.name_any());
+            Ok(())
+        }
         Err(error) => Err(error),
     }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Node as KubeNode, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{DynamicObject, ListParams};
 use kube::{Api, ResourceExt as _};
 use rollwright_crds::{ActionQueue, Name, ResourcePool, RewardService, RolloutJob};
@@ -69,7 +70,9 @@ pub(super) async fn fetch(job: &RolloutJob, context: &Context) -> Result<Fetched
         pools.insert(pool.clone(), settings);
     }
     promise(&mut pools, job, &context.stores.jobs.state(), &every);
-    let key = context.stores.secret(&namespace, &gateway::api_key_name(&name));
+    let key = context.secret(&namespace, &gateway::api_key_name(&name)).await?;
+    // That of a job of the same name before this one is on its way out.
+    let key = key.filter(|secret| !is_of_another(&secret.metadata, job));
     let api_key = key.and_then(|secret| {
         let key = secret.data.as_ref()?.get(gateway::API_KEY)?;
         Some(key.0.clone()).filter(|key| !key.is_empty())
@@ -80,6 +83,12 @@ pub(super) async fn fetch(job: &RolloutJob, context: &Context) -> Result<Fetched
         .find_map(|pod| address(pod));
     let pods = every.into_iter().filter(|pod| ours(pod)).collect();
     Ok(Fetched { named, cluster, pods, sets, nodes: all, pools, gateway, api_key })
+}
+
+/// Whether it belongs to a job, and not to this one.
+fn is_of_another(meta: &ObjectMeta, job: &RolloutJob) -> bool {
+    let mut owners = meta.owner_references.iter().flatten().filter(|of| of.kind == "RolloutJob");
+    owners.next().is_some_and(|owner| Some(&owner.uid) != job.metadata.uid.as_ref())
 }
 
 fn named_objects(job: &RolloutJob, context: &Context, namespace: &str) -> Named {

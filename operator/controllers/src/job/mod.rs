@@ -197,7 +197,7 @@ async fn pass(job: &RolloutJob, context: &Context) -> Result<Action, JobError> {
             return Ok(Action::requeue(AGAIN));
         };
         if let Some(issuer) = &issuer {
-            let metrics_token = context.stores.metrics_token();
+            let metrics_token = context.metrics_token().await?;
             let (pools, rewards, queues, queue_pools) = fetch::documents(job, &fetched, context);
             let facts = gateway::Facts {
                 namespace: &namespace,

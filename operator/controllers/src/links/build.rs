@@ -16,6 +16,9 @@ use crate::pool::{Kubelet, Offer, Size, held};
 /// Name of the Secret that agents mount.
 pub(super) const SECRET: &str = "rollwright-agent-links";
 
+/// Files of an identity: in its own Secret, and how they end in that of the agents.
+const FILES: [(&str, &str); 3] = [("tls.crt", "crt"), ("tls.key", "key"), ("ca.crt", "ca.crt")];
+
 /// What the agent of one node is told.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -106,8 +109,7 @@ pub(super) fn secret(
         }
     }
     for (queue, identity) in identities.iter().filter(|(queue, _)| dialled.contains(*queue)) {
-        let files = [("tls.crt", "crt"), ("tls.key", "key"), ("ca.crt", "ca.crt")];
-        for (file, ending) in files {
+        for (file, ending) in FILES {
             if let Some(content) = identity.data.as_ref().and_then(|data| data.get(file)) {
                 data.insert(format!("{queue}.{ending}"), content.clone());
             }
@@ -123,6 +125,16 @@ pub(super) fn secret(
         data: Some(data),
         ..Secret::default()
     })
+}
+
+/// A queue's client identity as agents were told of it.
+pub(super) fn identity_in(secret: &Secret, queue: &str) -> Option<Secret> {
+    let told = secret.data.as_ref()?;
+    let data = FILES.map(|(file, ending)| {
+        Some((file.to_owned(), told.get(&format!("{queue}.{ending}"))?.clone()))
+    });
+    let data: Option<BTreeMap<_, _>> = data.into_iter().collect();
+    Some(Secret { data: Some(data?), ..Secret::default() })
 }
 
 /// The pool that a node is labelled with.

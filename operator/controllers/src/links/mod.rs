@@ -6,15 +6,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::Secret;
-use kube::Api;
 use kube::runtime::reflector::ObjectRef;
+use rollwright_crds::pool::PoolOwner;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::apply::Site;
 use crate::call;
 use crate::context::Context;
-use crate::error::{CallError, Categorised, named};
+use crate::error::{CallError, Categorised};
 use crate::pool::{is_reservation, is_running, pod_name};
 use crate::queue::Names;
 use crate::watch::{Change, Listener, What};
@@ -58,11 +58,7 @@ pub(crate) fn listener(changed: Arc<Notify>) -> Listener {
             What::Pool(pool) => pool.spec.cpu.is_some(),
             What::Node(_) | What::Everything => true,
             What::Pod(pod) => is_reservation(pod),
-            What::Owned(kind, meta) => {
-                let name = meta.name.as_deref().unwrap_or_default();
-                kind == "Secret" && (name.ends_with("-queue-agent") || name == SECRET)
-            }
-            What::Job(_) | What::Queue(_) | What::Reward(_) => false,
+            What::Owned(..) | What::Job(_) | What::Queue(_) | What::Reward(_) => false,
         };
         if concerns {
             changed.notify_one();
@@ -104,6 +100,7 @@ fn result_is_quiet(wait: Duration) -> bool {
 async fn reconcile(context: &Context) -> Result<(), LinksError> {
     let stores = &context.stores;
     let namespace = &context.settings.namespace;
+    let before = context.secret(namespace, SECRET).await?;
     let mut served = Vec::new();
     let mut identities = BTreeMap::new();
     for node in stores.nodes.state() {
@@ -113,7 +110,7 @@ async fn reconcile(context: &Context) -> Result<(), LinksError> {
         let Some(owner) = owner.filter(|owner| owner.kind == "ActionQueue") else { continue };
         let queue = format!("{}.{}", owner.namespace, owner.name);
         if !identities.contains_key(&queue)
-            && let Some(secret) = stores.secret(&owner.namespace, &Names::of(&owner.name).agents)
+            && let Some(secret) = identity(context, &owner, before.as_deref()).await?
         {
             identities.insert(queue, secret);
         }
@@ -124,14 +121,24 @@ async fn reconcile(context: &Context) -> Result<(), LinksError> {
         let kubelet = context.observed.kubelets.get(&name.to_owned());
         served.push(Served { node, pool, owner, reservation, kubelet });
     }
-    let mut before = stores.secret(namespace, SECRET);
-    if before.is_none() {
-        // The cache may lag; a node that had an entry must not lose it.
-        let api = Api::<Secret>::namespaced(context.client.clone(), namespace);
-        let what = || named("Secret", Some(namespace), SECRET);
-        before = context.calls.call("get", what, api.get_opt(SECRET)).await?.map(Arc::new);
-    }
     let secret = build::secret(namespace, &served, &identities, before.as_deref())?;
     context.apply(LINKS, &secret).await?;
     Ok(())
+}
+
+/// The Secret of the certificate of a queue's agents. Where it may not be read, as while roles
+/// are changed, agents keep what they have.
+async fn identity(
+    context: &Context,
+    owner: &PoolOwner,
+    before: Option<&Secret>,
+) -> Result<Option<Arc<Secret>>, CallError> {
+    match context.secret(&owner.namespace, &Names::of(&owner.name).agents).await {
+        Err(error) if error.is_refusal() => {
+            tracing::warn!(%error, "agents keep the certificate that they have");
+            let queue = format!("{}.{}", owner.namespace, owner.name);
+            Ok(before.and_then(|before| build::identity_in(before, &queue)).map(Arc::new))
+        }
+        read => read,
+    }
 }

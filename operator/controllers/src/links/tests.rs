@@ -86,6 +86,14 @@ fn an_agent_learns_its_queue_when_its_reservation_runs_and_keeps_it() {
 }
 
 #[test]
+fn an_identity_that_may_not_be_read_stays_as_it_was_told() {
+    let told = build::secret("release", &[served(true)], &identities(), None).unwrap();
+    let kept = build::identity_in(&told, "research.tools").unwrap();
+    assert_eq!(kept.data, identities()["research.tools"].data);
+    assert_eq!(build::identity_in(&told, "research.other"), None);
+}
+
+#[test]
 fn a_queue_without_an_identity_is_not_dialled() {
     let secret = build::secret("release", &[served(true)], &BTreeMap::new(), None).unwrap();
     assert_eq!(keys(&secret), [""; 0]);

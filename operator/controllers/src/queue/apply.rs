@@ -36,7 +36,10 @@ impl QueueResources<Prepared> {
         let mut written = 0;
         written += u32::from(context.apply(AUTHORITY, &authority).await?);
         written += u32::from(context.apply(SERVER, &server).await?);
-        written += u32::from(context.apply(AGENTS, &agents).await?);
+        if context.apply(AGENTS, &agents).await? {
+            written += 1;
+            context.agents_changed.notify_one();
+        }
         written += u32::from(context.apply(METRICS, &metrics).await?);
         written += u32::from(context.apply(CONFIG, &config).await?);
         written += u32::from(context.apply(SERVICE, &service).await?);

@@ -4,11 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Secret;
-use kube::Api;
 use rollwright_crds::{ActionQueue, ResourcePool};
 
 use crate::context::Context;
-use crate::error::{CallError, named};
+use crate::error::CallError;
 use crate::identity::Issuer;
 use crate::observed::QueueSnapshot;
 
@@ -61,7 +60,7 @@ pub(super) struct Seen {
     pub(super) snapshot: Option<Arc<QueueSnapshot>>,
 }
 
-pub(super) fn seen(queue: &ActionQueue, context: &Context) -> Seen {
+pub(super) async fn seen(queue: &ActionQueue, context: &Context) -> Result<Seen, CallError> {
     let stores = &context.stores;
     let namespace = queue.metadata.namespace.as_deref().unwrap_or_default();
     let name = queue.metadata.name.as_deref().unwrap_or_default();
@@ -72,13 +71,13 @@ pub(super) fn seen(queue: &ActionQueue, context: &Context) -> Seen {
         .get(&kube::runtime::reflector::ObjectRef::new(&names.queue).within(namespace));
     let status = set.as_ref().and_then(|set| set.status.as_ref());
     let generation = set.as_ref().and_then(|set| set.metadata.generation);
-    Seen {
+    Ok(Seen {
         pools: pools.filter_map(|name| Some((name.to_string(), stores.pool(name)?))).collect(),
         issuer: context.issuer(),
-        metrics_token: stores.metrics_token(),
-        authority: stores.secret(namespace, &names.authority),
-        server: stores.secret(namespace, &names.server),
-        agents: stores.secret(namespace, &names.agents),
+        metrics_token: context.metrics_token().await?,
+        authority: context.secret(namespace, &names.authority).await?,
+        server: context.secret(namespace, &names.server).await?,
+        agents: context.secret(namespace, &names.agents).await?,
         ready_pods: set.as_ref().map(|_| status.and_then(|s| s.ready_replicas).unwrap_or(0)),
         rolled_out: status.is_some_and(|status| {
             status.observed_generation == generation
@@ -86,11 +85,11 @@ pub(super) fn seen(queue: &ActionQueue, context: &Context) -> Seen {
                     || status.update_revision == status.current_revision)
         }),
         snapshot: context.observed.queues.get(&(namespace.to_owned(), name.to_owned())),
-    }
+    })
 }
 
 impl Seen {
-    /// Reads the Secrets from the API server rather than the cache. A cache that lags would
+    /// Reads the Secrets from the API server rather than the cache. One that lags would
     /// have certificates minted twice, and the first ones would no longer be trusted.
     pub(super) async fn with_fresh_secrets(
         mut self,
@@ -99,15 +98,13 @@ impl Seen {
     ) -> Result<Self, CallError> {
         let namespace = queue.metadata.namespace.as_deref().unwrap_or_default();
         let names = Names::of(queue.metadata.name.as_deref().unwrap_or_default());
-        let api = Api::<Secret>::namespaced(context.client.clone(), namespace);
         let all = [
             (&names.authority, &mut self.authority),
             (&names.server, &mut self.server),
             (&names.agents, &mut self.agents),
         ];
         for (name, secret) in all {
-            let what = || named("Secret", Some(namespace), name);
-            *secret = context.calls.call("get", what, api.get_opt(name)).await?.map(Arc::new);
+            *secret = context.fresh_secret(namespace, name).await?;
         }
         Ok(self)
     }

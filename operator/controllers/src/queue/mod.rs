@@ -44,6 +44,9 @@ const LOOK: Duration = Duration::from_secs(30);
 /// How often one that does not answer is.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
 
+/// How often its Secrets are looked at, which no watch tells of.
+const LOOK_AT_SECRETS: Duration = Duration::from_mins(2);
+
 /// The controller of ActionQueues.
 pub struct Queues;
 
@@ -112,13 +115,15 @@ impl Controller for Queues {
 }
 
 async fn reconcile(queue: &ActionQueue, context: &Context) -> Result<Action, QueueError> {
-    let mut seen = fetch::seen(queue, context);
+    let mut seen = fetch::seen(queue, context).await?;
     let validated = match validate::validate(queue, &seen) {
         Ok(validated) => validated,
         Err(obstacle) => {
             let wished = status::blocked(&obstacle, &seen);
             publish(queue, context, status::figures(queue, &seen), wished).await?;
-            return Ok(Action::await_change());
+            // No watch tells of Secrets.
+            let looks = obstacle.reason == reasons::SECRET_NOT_FOUND;
+            return Ok(if looks { Action::requeue(LOOK) } else { Action::await_change() });
         }
     };
     let (namespace, name) = (validated.namespace.to_owned(), validated.name.to_owned());
@@ -138,7 +143,7 @@ async fn reconcile(queue: &ActionQueue, context: &Context) -> Result<Action, Que
     publish(queue, context, figures, wished).await?;
     let due = certificates.due().saturating_sub(context.now().as_second());
     let due = Duration::from_secs(u64::try_from(due).unwrap_or(0).max(1));
-    Ok(Action::requeue(again.map_or(due, |again| again.min(due))))
+    Ok(Action::requeue(again.unwrap_or(LOOK_AT_SECRETS).min(due)))
 }
 
 /// Asks the queue what it holds, unless it was asked a short while ago; returns when to ask

@@ -53,6 +53,10 @@ pub(super) fn validate<'a>(
         let all: Vec<String> = violations.iter().map(ToString::to_string).collect();
         return Err(Obstacle::new(reasons::INVALID_SPEC, all.join("; ")));
     }
+    // Its process would refuse to start.
+    if let Some(unavailable) = queue.spec.unavailable() {
+        return Err(Obstacle::new(reasons::UNSUPPORTED, unavailable.to_string()));
+    }
     let owner = PoolOwner {
         kind: "ActionQueue".to_owned(),
         namespace: namespace.to_owned(),

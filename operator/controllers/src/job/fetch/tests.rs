@@ -1,3 +1,5 @@
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+
 use super::*;
 use crate::job::fixtures;
 use crate::job::fleet::Node;
@@ -86,4 +88,22 @@ fn a_gateway_is_where_its_pod_runs() {
     assert_eq!(at("{phase: Running, podIP: 10.0.0.7}").as_deref(), Some("10.0.0.7:9470"));
     assert_eq!(at("{phase: Running, podIP: 'fd00::7'}").as_deref(), Some("[fd00::7]:9470"));
     assert_eq!(at("{phase: Pending, podIP: 10.0.0.7}"), None);
+}
+
+#[test]
+fn the_key_of_an_earlier_job_of_the_same_name_is_not_taken() {
+    let mut job = RolloutJob::clone(&job("math", 0, "2026-01-01T00:00:00Z", 1, 0));
+    job.metadata.uid = Some("new".to_owned());
+    let owned = |kind: &str, uid: &str| ObjectMeta {
+        owner_references: Some(vec![OwnerReference {
+            kind: kind.to_owned(),
+            uid: uid.to_owned(),
+            ..OwnerReference::default()
+        }]),
+        ..ObjectMeta::default()
+    };
+    assert!(is_of_another(&owned("RolloutJob", "old"), &job));
+    assert!(!is_of_another(&owned("RolloutJob", "new"), &job));
+    assert!(!is_of_another(&owned("Other", "old"), &job), "a user's own");
+    assert!(!is_of_another(&ObjectMeta::default(), &job), "a user's own");
 }
