@@ -38,11 +38,16 @@ impl World {
     }
 
     fn node(&mut self, name: &str, labels: &Value, allocatable: &Value) {
+        self.node_that_is(name, labels, allocatable, "True");
+    }
+
+    /// `ready` is the status of its condition.
+    fn node_that_is(&mut self, name: &str, labels: &Value, allocatable: &Value, ready: &str) {
         let mut node: Node = serde_json::from_value(json!({
             "metadata": {"name": name, "labels": labels},
             "status": {
                 "capacity": allocatable, "allocatable": allocatable,
-                "conditions": [{"type": "Ready", "status": "True"}],
+                "conditions": [{"type": "Ready", "status": ready}],
             },
         }))
         .unwrap();
@@ -184,6 +189,31 @@ fn a_reservation_goes_with_its_claim_its_node_its_settings_and_its_end() {
     world.pod(&made(&changes, "Running"));
     world.queue("tools", &json!(["another"]));
     assert_eq!(world.pass(&pool).0.delete.len(), 1);
+}
+
+#[test]
+fn a_node_that_is_not_ready_keeps_its_reservation() {
+    for ready in ["False", "Unknown"] {
+        let (mut world, pool) = cpu_world();
+        world.queue("tools", &json!(["cpu"]));
+        let (changes, ..) = world.pass(&pool);
+        world.pod(&made(&changes, "Running"));
+        let size = json!({"cpu": "7900m", "memory": "15Gi"});
+        world.node_that_is("a", &json!({"role": "sandbox"}), &size, ready);
+        let (later, figures, _) = world.pass(&pool);
+        assert_eq!((later.delete.len(), later.make.len(), figures.nodes), (0, 0, 0));
+        // Nobody needs it.
+        world.queue("tools", &json!(["another"]));
+        assert_eq!(world.pass(&pool).0.delete.len(), 1);
+        world.queue("tools", &json!(["cpu"]));
+        // The node is gone.
+        let gone = Node {
+            metadata: kube::core::ObjectMeta { name: Some("a".to_owned()), ..Default::default() },
+            ..Node::default()
+        };
+        world.watches.nodes.apply_watcher_event(&Event::Delete(gone));
+        assert_eq!(world.pass(&pool).0.delete.len(), 1);
+    }
 }
 
 #[test]
