@@ -1,11 +1,10 @@
 //! The Secret by which agents learn which queue to dial, as whom, and what of the node is
 //! theirs. One for the release, made of all queues, pools and nodes.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::core::v1::{Node, Secret};
 use kube::Api;
 use kube::runtime::reflector::ObjectRef;
 use tokio::sync::Notify;
@@ -15,7 +14,7 @@ use crate::apply::Site;
 use crate::call;
 use crate::context::Context;
 use crate::error::{CallError, Categorised, named};
-use crate::pool::{is_reservation, is_running, pod_name};
+use crate::pool::{is_bound, is_reservation, is_running, pod_name, serves};
 use crate::queue::Names;
 use crate::watch::{Change, Listener, What};
 
@@ -23,7 +22,7 @@ mod build;
 #[cfg(test)]
 mod tests;
 
-use build::{SECRET, Served, pool_label};
+use build::{Entry, SECRET, Served, Told, pool_label};
 
 const LINKS: Site = Site("rollwright-agent-links");
 /// Its name in metrics and for back-off.
@@ -104,26 +103,6 @@ fn result_is_quiet(wait: Duration) -> bool {
 async fn reconcile(context: &Context) -> Result<(), LinksError> {
     let stores = &context.stores;
     let namespace = &context.settings.namespace;
-    let mut served = Vec::new();
-    let mut identities = BTreeMap::new();
-    for node in stores.nodes.state() {
-        let pool = pool_label(&node).and_then(|pool| stores.pool(pool));
-        let Some(pool) = pool else { continue };
-        let owner = pool.status.as_ref().and_then(|status| status.bound_to.clone());
-        let Some(owner) = owner.filter(|owner| owner.kind == "ActionQueue") else { continue };
-        let queue = format!("{}.{}", owner.namespace, owner.name);
-        if !identities.contains_key(&queue)
-            && let Some(secret) = stores.secret(&owner.namespace, &Names::of(&owner.name).agents)
-        {
-            identities.insert(queue, secret);
-        }
-        let name = node.metadata.name.as_deref().unwrap_or_default();
-        let pod = pod_name(pool.metadata.name.as_deref().unwrap_or_default(), name);
-        let pod = stores.pods.get(&ObjectRef::new(&pod).within(namespace));
-        let reservation = pod.filter(|pod| is_running(pod));
-        let kubelet = context.observed.kubelets.get(&name.to_owned());
-        served.push(Served { node, pool, owner, reservation, kubelet });
-    }
     let mut before = stores.secret(namespace, SECRET);
     if before.is_none() {
         // The cache may lag; a node that had an entry must not lose it.
@@ -131,7 +110,42 @@ async fn reconcile(context: &Context) -> Result<(), LinksError> {
         let what = || named("Secret", Some(namespace), SECRET);
         before = context.calls.call("get", what, api.get_opt(SECRET)).await?.map(Arc::new);
     }
-    let secret = build::secret(namespace, &served, &identities, before.as_deref())?;
+    let before = before.as_deref();
+    let nodes = stores.nodes.state().into_iter();
+    let told: Vec<Told> = nodes.filter_map(|node| told(node, context, before)).collect();
+    let identity = |queue: &str| {
+        let (namespace, name) = queue.split_once('.')?;
+        stores.secret(namespace, &Names::of(name).agents)
+    };
+    let secret = build::secret(namespace, &told, identity, before)?;
     context.apply(LINKS, &secret).await?;
     Ok(())
+}
+
+/// What is known of a node that serves a pool.
+fn told(node: Arc<Node>, context: &Context, before: Option<&Secret>) -> Option<Told> {
+    let stores = &context.stores;
+    let name = node.metadata.name.clone().unwrap_or_default();
+    let pool = match pool_label(&node) {
+        Some(label) if stores.is_unreadable_pool(label) => return Some(Told::AsBefore(name)),
+        Some(label) => stores.pool(label)?,
+        // Somebody took the label away, and it comes back.
+        None => {
+            let Entry { pool, .. } = build::entry_before(before, &name)?;
+            stores
+                .pool(&pool)
+                .filter(|pool| is_bound(pool) && serves(&node, [&**pool]).is_some())?
+        }
+    };
+    let owner = pool.status.as_ref().and_then(|status| status.bound_to.clone());
+    let owner = owner.filter(|owner| owner.kind == "ActionQueue")?;
+    let pod = pod_name(pool.metadata.name.as_deref().unwrap_or_default(), &name);
+    let pod = stores.pods.get(&ObjectRef::new(&pod).within(&context.settings.namespace));
+    let reservation = pod.filter(|pod| is_running(pod));
+    // Where kubelets may not be asked, they are taken to be as they come.
+    let kubelet = match context.read_kubelet {
+        true => context.observed.kubelets.get(&name),
+        false => Some(Arc::default()),
+    };
+    Some(Told::Served(Served { node, pool, owner, reservation, kubelet }))
 }
