@@ -103,7 +103,9 @@ fn nodes_of(
         for rival in &on_node {
             *overlaps.entry(rival.metadata.name.clone().unwrap_or_default()).or_default() += 1;
         }
-        if bound && !is_served(pool, &on_node, &node) {
+        let label = node.metadata.labels.as_ref().and_then(|labels| labels.get(labels::POOL));
+        let elsewhere = label.is_some_and(|pool| stores.is_unreadable_pool(pool));
+        if bound && (elsewhere || !is_served(pool, &on_node, &node)) {
             continue;
         }
         if is_ready(&node) {
