@@ -35,7 +35,7 @@ pub mod converge;
 pub mod engine;
 mod fetch;
 #[cfg(test)]
-mod fixtures;
+pub(crate) mod fixtures;
 pub mod fleet;
 pub mod gateway;
 mod ledger;
@@ -277,8 +277,15 @@ fn decide(
     workers: &[Worker],
     observed: bool,
 ) -> Decision {
-    if !problems.is_empty() {
-        return Decision::default();
+    // A suspended job wants nothing, whatever else is wrong.
+    if !problems.is_empty() && !job.spec.suspend {
+        let steps = converge(
+            &Plan::as_is(workers),
+            &fetched.nodes,
+            workers,
+            Bounds { minimum: 0, observed },
+        );
+        return Decision { steps, ..Decision::default() };
     }
     let namespace = job.namespace().unwrap_or_default();
     let name = job.name_any();

@@ -53,10 +53,18 @@ pub(super) fn seen(pool: &ResourcePool, context: &Context) -> Seen {
 pub(super) fn gather(pool: &ResourcePool, stores: &Stores, observed: &Observed) -> Seen {
     let name = pool.metadata.name.as_deref().unwrap_or_default();
     let incumbent = pool.status.as_ref().and_then(|status| status.bound_to.as_ref());
-    let claims = claims::claims(name, &pool.spec, &stores.queues.state(), &stores.jobs.state());
-    let unreadable = incumbent
-        .is_some_and(|of: &PoolOwner| stores.malformed.contains(&of.kind, &of.namespace, &of.name));
-    let ownership = claims::decide(claims, incumbent, unreadable);
+    let holders = match pool.spec.gpu {
+        Some(_) => claims::holders(name, &stores.pods.state()),
+        None => BTreeSet::new(),
+    };
+    let (queues, jobs) = (stores.queues.state(), stores.jobs.state());
+    let claims = claims::claims(name, &pool.spec, &queues, &jobs, &holders);
+    let stays = incumbent.is_some_and(|of: &PoolOwner| {
+        let holds = || holders.contains(&(of.namespace.clone(), of.name.clone()));
+        stores.malformed.contains(&of.kind, &of.namespace, &of.name)
+            || (of.kind == claims::JOB && holds())
+    });
+    let ownership = claims::decide(claims, incumbent, stays);
     let snapshot = ownership
         .owner
         .as_ref()

@@ -326,3 +326,43 @@ fn a_change_marks_the_pools_that_it_concerns() {
     assert_eq!(names(What::Pod(&pod)), ["cpu"]);
     assert_eq!(names(What::Everything), ["cpu", "other"]);
 }
+
+#[test]
+fn a_job_has_its_pool_until_its_last_worker_is_gone() {
+    let spec = json!({"gpu": {"nodeSelector": {"gpu": "h800"}, "class": "h800", "gpusPerNode": 8,
+        "hosts": ["Generation", "Reward"],
+        "profile": {"tflops": 989, "hbm": "80Gi", "hbmTbps": 3.35}}});
+    let job = |more: &str| {
+        let spec = crate::job::fixtures::spec(
+            "{fixed: {groups: [{pool: h800, degree: 2, workers: 4}]}}",
+            more,
+        );
+        crate::job::fixtures::job(&spec)
+    };
+    let mut world = World::new();
+    let mut pool = world.pool("h800", &spec);
+    let running = job("");
+    world.watches.jobs.apply_watcher_event(&Event::Apply(running.clone()));
+    let owner = world.pass(&pool).1.bound_to.unwrap();
+    assert_eq!((owner.kind.as_str(), owner.name.as_str()), ("RolloutJob", "math"));
+    pool.status = Some(ResourcePoolStatus { bound_to: Some(owner.clone()), ..Default::default() });
+    world.queue("tools", &json!(["h800"]));
+    let worker = |phase: &str| {
+        json!({
+            "metadata": {"name": "w", "namespace": "research", "labels": {
+                "app.kubernetes.io/managed-by": "rollwright",
+                "app.kubernetes.io/component": "worker", "app.kubernetes.io/instance": "math",
+                "rollwright.dev/pool": "h800"}},
+            "spec": {"containers": []}, "status": {"phase": phase},
+        })
+    };
+    let kind = |world: &World| world.pass(&pool).1.bound_to.map(|owner| owner.kind);
+    world.pod(&worker("Running"));
+    let suspended = job("  suspend: true\n");
+    world.watches.jobs.apply_watcher_event(&Event::Apply(suspended));
+    assert_eq!(kind(&world).as_deref(), Some("RolloutJob"), "suspended");
+    world.watches.jobs.apply_watcher_event(&Event::Delete(running));
+    assert_eq!(kind(&world).as_deref(), Some("RolloutJob"), "deleted");
+    world.pod(&worker("Succeeded"));
+    assert_eq!(kind(&world).as_deref(), Some("ActionQueue"), "its last worker has ended");
+}
