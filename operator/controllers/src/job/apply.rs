@@ -24,7 +24,7 @@ const WORKER: Site = Site("rollwright-job-worker");
 /// Workers made at one moment.
 const AT_ONCE: usize = 8;
 
-/// No cache shows claims: each is applied once by a process, and never changed after.
+/// No cache shows claims.
 impl Made for PersistentVolumeClaim {
     fn live(_: &Stores, _: &str, _: &str) -> Option<String> {
         Self::revision(&ObjectMeta::default())
@@ -35,10 +35,17 @@ impl Made for PersistentVolumeClaim {
     }
 }
 
-/// Applies a gateway's objects.
-pub(super) async fn gateway(context: &Context, objects: &Objects) -> Result<(), CallError> {
+/// Applies a gateway's objects. `runs` says that a pod of it runs.
+pub(super) async fn gateway(
+    context: &Context,
+    objects: &Objects,
+    runs: bool,
+) -> Result<(), CallError> {
     let Objects { claim, config, keys, metrics, service, fence, deployment } = objects;
-    if let Some(claim) = claim {
+    // No cache shows claims, but a pod that runs has its own. Where none does, the claim may be
+    // what it waits for: somebody deleted it with a node's disk.
+    if let Some(claim) = claim.as_ref().filter(|_| !runs) {
+        context.memory.forget("PersistentVolumeClaim", &claim.metadata);
         match context.apply(GATEWAY, claim).await {
             // It was made from other settings; a claim cannot change.
             Err(error) if error.status() == Some(422) => {

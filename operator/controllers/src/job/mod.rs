@@ -213,15 +213,12 @@ async fn pass(job: &RolloutJob, context: &Context) -> Result<Action, JobError> {
                 metrics_token: metrics_token.as_deref(),
                 settings: &context.settings,
             };
-            apply::gateway(context, &gateway::build(&facts)?).await?;
+            let runs = fetched.gateway.is_some();
+            apply::gateway(context, &gateway::build(&facts)?, runs).await?;
         }
     }
 
-    let clock = Clock {
-        now: context.now(),
-        drain: job.spec.allocation.drain_timeout.duration(),
-        suspended: job.spec.suspend,
-    };
+    let clock = Clock { now: context.now(), drain: job.spec.allocation.drain_timeout.duration() };
     let (heard, state) = ask(job, context, &fetched, &template, clock).await;
     let seen = see(&fetched, &template, &heard, clock);
     let workers: Vec<Worker> = seen.iter().map(|seen| seen.worker.clone()).collect();
