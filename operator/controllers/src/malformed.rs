@@ -4,10 +4,13 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// Kind, namespace (empty: cluster-scoped) and name of each.
+/// Kind, namespace (empty: cluster-scoped) and name.
+type Key = (String, String, String);
+
+/// All of them.
 #[derive(Clone, Debug, Default)]
 pub struct Malformed {
-    known: Arc<RwLock<BTreeMap<(String, String, String), Seen>>>,
+    known: Arc<RwLock<BTreeMap<Key, Seen>>>,
 }
 
 /// Whether the watch has shown the object since it last began anew.

@@ -143,9 +143,10 @@ fn told(node: Arc<Node>, context: &Context, before: Option<&Secret>) -> Option<T
     let pod = stores.pods.get(&ObjectRef::new(&pod).within(&context.settings.namespace));
     let reservation = pod.filter(|pod| is_running(pod));
     // Where kubelets may not be asked, they are taken to be as they come.
-    let kubelet = match context.read_kubelet {
-        true => context.observed.kubelets.get(&name),
-        false => Some(Arc::default()),
+    let kubelet = if context.read_kubelet {
+        context.observed.kubelets.get(&name)
+    } else {
+        Some(Arc::default())
     };
     Some(Told::Served(Served { node, pool, owner, reservation, kubelet }))
 }
