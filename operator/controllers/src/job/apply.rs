@@ -66,16 +66,30 @@ pub(super) async fn gateway(
     Ok(())
 }
 
-/// Makes the Secret with the API key, if nobody has.
-pub(super) async fn api_key(context: &Context, secret: &Secret) -> Result<(), CallError> {
+/// Makes the Secret with the API key, if nobody has. Returns the key that there is: the user may
+/// have changed the Secret, and the labels by which the cache sees it. None where it is empty.
+pub(super) async fn api_key(
+    context: &Context,
+    secret: &Secret,
+) -> Result<Option<Vec<u8>>, CallError> {
     let namespace = secret.namespace().unwrap_or_default();
     let api: Api<Secret> = Api::namespaced(context.client.clone(), &namespace);
     let what = || named("Secret", Some(&namespace), &secret.name_any());
     match context.calls.call("create", what, api.create(&PostParams::default(), secret)).await {
-        Ok(_) => Ok(()),
-        Err(error) if error.status() == Some(409) => Ok(()),
+        Ok(made) => Ok(key_of(&made)),
+        Err(error) if error.status() == Some(409) => {
+            let name = secret.name_any();
+            let found = context.calls.call("get", what, api.get(&name)).await?;
+            Ok(key_of(&found))
+        }
         Err(error) => Err(error),
     }
+}
+
+/// The key that a Secret holds, if it holds one.
+pub(super) fn key_of(secret: &Secret) -> Option<Vec<u8>> {
+    let key = secret.data.as_ref()?.get(gateway::API_KEY)?;
+    Some(key.0.clone()).filter(|key| !key.is_empty())
 }
 
 /// Takes the steps; `made` are the workers to make, with their names.

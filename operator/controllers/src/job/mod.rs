@@ -176,7 +176,7 @@ async fn pass(job: &RolloutJob, context: &Context) -> Result<Action, JobError> {
     let name = job.name_any();
     let Some(owner) = job.controller_owner_ref(&()) else { return Ok(Action::await_change()) };
     let fetched = fetch(job, context).await?;
-    let problems = validate::problems(job, &fetched.named);
+    let mut problems = validate::problems(job, &fetched.named);
     let template = Template {
         namespace: &namespace,
         job: &name,
@@ -190,13 +190,14 @@ async fn pass(job: &RolloutJob, context: &Context) -> Result<Action, JobError> {
     let issuer = context.issuer();
     let gateway_stopped = problems.iter().any(|problem| problem.stops == Stops::All);
     if !gateway_stopped {
-        let key = if let Some(key) = &fetched.api_key {
-            key.clone()
-        } else {
-            apply::api_key(context, &apply::new_api_key(&template)).await?;
-            return Ok(Action::requeue(AGAIN));
+        let key = match &fetched.api_key {
+            Some(key) => Some(key.clone()),
+            None => apply::api_key(context, &apply::new_api_key(&template)).await?,
         };
-        if let Some(issuer) = &issuer {
+        if key.is_none() {
+            problems.push(validate::no_api_key(&namespace, &name));
+        }
+        if let (Some(issuer), Some(key)) = (&issuer, key) {
             let metrics_token = context.stores.metrics_token();
             let (pools, rewards, queues, queue_pools) = fetch::documents(job, &fetched, context);
             let facts = gateway::Facts {
