@@ -111,15 +111,14 @@ pub async fn run_with(
     let acquired = async {
         startup::filled(&stores).await.map_err(|_| RunError::WatchEnded)?;
         tracing::info!(lease = options.lease, "the caches are filled; waiting for the Lease");
-        leader.acquire().await;
-        Ok::<_, RunError>(())
+        Ok::<_, RunError>(leader.acquire().await)
     };
     let result = tokio::select! {
-        acquired = acquired => acquired.map(|()| true),
-        () = stop.cancelled() => Ok(false),
+        acquired = acquired => acquired.map(Some),
+        () = stop.cancelled() => Ok(None),
     };
     let result = match result {
-        Ok(true) => {
+        Ok(Some(begun)) => {
             tracing::info!(identity = options.identity, "this replica acts");
             metrics.leads(true);
             // Tasks of their own: the Lease is renewed however busy they are, and dropping them
@@ -129,7 +128,7 @@ pub async fn run_with(
                 acting.spawn(work(stop.clone()));
             }
             let kept = tokio::select! {
-                lost = leader.keep() => Err(lost),
+                lost = leader.keep(begun) => Err(lost),
                 _ = acting.join_all() => Ok(()),
             };
             metrics.leads(false);
@@ -138,7 +137,7 @@ pub async fn run_with(
             }
             kept.map_err(RunError::Lost)
         }
-        Ok(false) => Ok(()),
+        Ok(None) => Ok(()),
         Err(error) => Err(error),
     };
     tasks.shutdown().await;

@@ -51,6 +51,12 @@ impl Stores {
         self.pools.get(&ObjectRef::new(name))
     }
 
+    /// Whether there is such a pool that does not parse, and no version of it is known: nobody
+    /// can tell what it says, so what it has stays as it is.
+    pub fn is_unreadable_pool(&self, name: &str) -> bool {
+        self.malformed.contains("ResourcePool", "", name) && self.pool(name).is_none()
+    }
+
     /// A queue by its namespace and name.
     pub fn queue(&self, namespace: &str, name: &str) -> Option<Arc<ActionQueue>> {
         self.queues.get(&ObjectRef::new(name).within(namespace))

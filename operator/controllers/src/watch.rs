@@ -175,8 +175,14 @@ where
 {
     let gone = matches!(event, Event::Delete(_));
     let (guard, wrap): (_, fn(K) -> Event<K>) = match event {
-        Event::Init => return Some(Event::Init),
-        Event::InitDone => return Some(Event::InitDone),
+        Event::Init => {
+            malformed.begin(&K::kind(&()));
+            return Some(Event::Init);
+        }
+        Event::InitDone => {
+            malformed.complete(&K::kind(&()));
+            return Some(Event::InitDone);
+        }
         Event::Apply(guard) => (guard, Event::Apply),
         Event::InitApply(guard) => (guard, Event::InitApply),
         Event::Delete(guard) => (guard, Event::Delete),

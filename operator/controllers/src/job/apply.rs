@@ -24,7 +24,7 @@ const WORKER: Site = Site("rollwright-job-worker");
 /// Workers made at one moment.
 const AT_ONCE: usize = 8;
 
-/// No cache shows claims: each is applied once by a process, and never changed after.
+/// No cache shows claims.
 impl Made for PersistentVolumeClaim {
     fn live(_: &Stores, _: &str, _: &str) -> Option<String> {
         Self::revision(&ObjectMeta::default())
@@ -35,10 +35,17 @@ impl Made for PersistentVolumeClaim {
     }
 }
 
-/// Applies a gateway's objects.
-pub(super) async fn gateway(context: &Context, objects: &Objects) -> Result<(), CallError> {
+/// Applies a gateway's objects. `runs` says that a pod of it runs.
+pub(super) async fn gateway(
+    context: &Context,
+    objects: &Objects,
+    runs: bool,
+) -> Result<(), CallError> {
     let Objects { claim, config, keys, metrics, service, fence, deployment } = objects;
-    if let Some(claim) = claim {
+    // No cache shows claims, but a pod that runs has its own. Where none does, the claim may be
+    // what it waits for: somebody deleted it with a node's disk.
+    if let Some(claim) = claim.as_ref().filter(|_| !runs) {
+        context.memory.forget("PersistentVolumeClaim", &claim.metadata);
         match context.apply(GATEWAY, claim).await {
             // It was made from other settings; a claim cannot change.
             Err(error) if error.status() == Some(422) => {
@@ -59,22 +66,35 @@ pub(super) async fn gateway(context: &Context, objects: &Objects) -> Result<(), 
     Ok(())
 }
 
-/// Makes the Secret with the API key, if nobody has.
-pub(super) async fn api_key(context: &Context, secret: &Secret) -> Result<(), CallError> {
+/// Makes the Secret with the API key, if nobody has. Returns the key that there is: the user may
+/// have changed the Secret, and the labels by which the cache sees it. None where it is empty.
+pub(super) async fn api_key(
+    context: &Context,
+    secret: &Secret,
+) -> Result<Option<Vec<u8>>, CallError> {
     let namespace = secret.namespace().unwrap_or_default();
     let api: Api<Secret> = Api::namespaced(context.client.clone(), &namespace);
     let what = || named("Secret", Some(&namespace), &secret.name_any());
     match context.calls.call("create", what, api.create(&PostParams::default(), secret)).await {
         Ok(made) => {
+            let key = key_of(&made);
             context.stores.secrets.wrote(made);
-            Ok(())
+            Ok(key)
         }
         Err(error) if error.status() == Some(409) => {
-            context.stores.secrets.forget(&namespace, &secret.name_any());
-            Ok(())
+            let name = secret.name_any();
+            context.stores.secrets.forget(&namespace, &name);
+            let found = context.calls.call("get", what, api.get(&name)).await?;
+            Ok(key_of(&found))
         }
         Err(error) => Err(error),
     }
+}
+
+/// The key that a Secret holds, if it holds one.
+pub(super) fn key_of(secret: &Secret) -> Option<Vec<u8>> {
+    let key = secret.data.as_ref()?.get(gateway::API_KEY)?;
+    Some(key.0.clone()).filter(|key| !key.is_empty())
 }
 
 /// Takes the steps; `made` are the workers to make, with their names.

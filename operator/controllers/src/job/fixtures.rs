@@ -3,7 +3,7 @@
 use rollwright_crds::{ResourcePool, RewardService, RolloutJob};
 
 /// A job of this spec, called `math` in `research`.
-pub(super) fn job(spec: &str) -> RolloutJob {
+pub(crate) fn job(spec: &str) -> RolloutJob {
     let text = format!(
         "apiVersion: rollwright.dev/v1alpha1\nkind: RolloutJob\nmetadata:\n  name: math\n  \
          namespace: research\n  uid: 00000000-0000-0000-0000-000000000001\n  generation: 3\n  \
@@ -13,7 +13,7 @@ pub(super) fn job(spec: &str) -> RolloutJob {
 }
 
 /// The rest of a spec, where only these lines matter.
-pub(super) fn spec(allocation: &str, more: &str) -> String {
+pub(crate) fn spec(allocation: &str, more: &str) -> String {
     format!(
         "  model: {{path: Qwen/Qwen3-4B, maxTokens: 32768}}\n  engine: {{type: vLLM, image: \
          'vllm/vllm-openai:v0.11.0'}}\n  rollout: {{groupSize: 8, batchGroups: 4}}\n  \

@@ -35,7 +35,7 @@ pub mod converge;
 pub mod engine;
 mod fetch;
 #[cfg(test)]
-mod fixtures;
+pub(crate) mod fixtures;
 pub mod fleet;
 pub mod gateway;
 mod ledger;
@@ -176,7 +176,7 @@ async fn pass(job: &RolloutJob, context: &Context) -> Result<Action, JobError> {
     let name = job.name_any();
     let Some(owner) = job.controller_owner_ref(&()) else { return Ok(Action::await_change()) };
     let fetched = fetch(job, context).await?;
-    let problems = validate::problems(job, &fetched.named);
+    let mut problems = validate::problems(job, &fetched.named);
     let template = Template {
         namespace: &namespace,
         job: &name,
@@ -190,13 +190,14 @@ async fn pass(job: &RolloutJob, context: &Context) -> Result<Action, JobError> {
     let issuer = context.issuer();
     let gateway_stopped = problems.iter().any(|problem| problem.stops == Stops::All);
     if !gateway_stopped {
-        let key = if let Some(key) = &fetched.api_key {
-            key.clone()
-        } else {
-            apply::api_key(context, &apply::new_api_key(&template)).await?;
-            return Ok(Action::requeue(AGAIN));
+        let key = match &fetched.api_key {
+            Some(key) => Some(key.clone()),
+            None => apply::api_key(context, &apply::new_api_key(&template)).await?,
         };
-        if let Some(issuer) = &issuer {
+        if key.is_none() {
+            problems.push(validate::no_api_key(&namespace, &name));
+        }
+        if let (Some(issuer), Some(key)) = (&issuer, key) {
             let metrics_token = context.metrics_token().await?;
             let (pools, rewards, queues, queue_pools) = fetch::documents(job, &fetched, context);
             let facts = gateway::Facts {
@@ -213,15 +214,12 @@ async fn pass(job: &RolloutJob, context: &Context) -> Result<Action, JobError> {
                 metrics_token: metrics_token.as_deref(),
                 settings: &context.settings,
             };
-            apply::gateway(context, &gateway::build(&facts)?).await?;
+            let runs = fetched.gateway.is_some();
+            apply::gateway(context, &gateway::build(&facts)?, runs).await?;
         }
     }
 
-    let clock = Clock {
-        now: context.now(),
-        drain: job.spec.allocation.drain_timeout.duration(),
-        suspended: job.spec.suspend,
-    };
+    let clock = Clock { now: context.now(), drain: job.spec.allocation.drain_timeout.duration() };
     let (heard, state) = ask(job, context, &fetched, &template, clock).await;
     let seen = see(&fetched, &template, &heard, clock);
     let workers: Vec<Worker> = seen.iter().map(|seen| seen.worker.clone()).collect();
@@ -277,8 +275,15 @@ fn decide(
     workers: &[Worker],
     observed: bool,
 ) -> Decision {
-    if !problems.is_empty() {
-        return Decision::default();
+    // A suspended job wants nothing, whatever else is wrong.
+    if !problems.is_empty() && !job.spec.suspend {
+        let steps = converge(
+            &Plan::as_is(workers),
+            &fetched.nodes,
+            workers,
+            Bounds { minimum: 0, observed },
+        );
+        return Decision { steps, ..Decision::default() };
     }
     let namespace = job.namespace().unwrap_or_default();
     let name = job.name_any();

@@ -33,8 +33,6 @@ pub struct Clock {
     pub now: Timestamp,
     /// How long a worker may take over what it has in flight.
     pub drain: Duration,
-    /// Drained workers go by the clock even where the gateway does not answer.
-    pub suspended: bool,
 }
 
 /// A worker and what the gateway is told of it.
@@ -93,7 +91,7 @@ pub fn worker(
             let over = clock.now.duration_since(since).unsigned_abs() >= clock.drain;
             let drained =
                 said.is_none_or(|worker| worker.state == "drained" && worker.in_flight == 0);
-            (heard_now && (drained || over)) || (clock.suspended && over) || ip.is_none()
+            over || (heard_now && drained) || ip.is_none()
         }
         None => ip.is_none() || (heard_now && said.is_none()),
     };

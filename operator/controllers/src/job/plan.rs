@@ -68,6 +68,12 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// All that is there stays, but for what is on its way out already.
+    pub fn as_is(workers: &[Worker]) -> Self {
+        let stay = workers.iter().filter(|worker| !worker.vanishing());
+        Self { kept: stay.map(|worker| worker.name.clone()).collect(), ..Self::default() }
+    }
+
     /// GPUs of the workers that stay or are to be made.
     pub fn gpus(&self, workers: &[Worker]) -> u32 {
         let kept = workers.iter().filter(|worker| self.kept.contains(&worker.name));

@@ -138,6 +138,19 @@ pub fn problems(job: &RolloutJob, named: &Named) -> Vec<Problem> {
     found
 }
 
+/// The Secret with the job's API key is there and holds none.
+pub(super) fn no_api_key(namespace: &str, job: &str) -> Problem {
+    let (name, key) = (super::gateway::api_key_name(job), super::gateway::API_KEY);
+    Problem {
+        reason: reasons::SECRET_NOT_FOUND,
+        message: format!(
+            "Secret `{namespace}/{name}` has no `{key}`, or an empty one: put a key there, or \
+             delete the Secret to have one made"
+        ),
+        stops: Stops::All,
+    }
+}
+
 fn pool_problems(
     name: &Name,
     pool: &ResourcePool,

@@ -64,22 +64,24 @@ impl Leader {
         }
     }
 
-    /// Waits until this replica holds the Lease.
-    pub(crate) async fn acquire(&mut self) {
+    /// Waits until this replica holds the Lease; returns since when at the latest it runs.
+    pub(crate) async fn acquire(&mut self) -> Instant {
         loop {
-            match self.step().await {
-                Ok(true) => return,
-                Ok(false) => {}
-                Err(error) if error.status() == Some(409) => {}
-                Err(error) => tracing::warn!(%error, "no look at the Lease"),
+            let begun = Instant::now();
+            match tokio::time::timeout(DEADLINE, self.step()).await {
+                // What was won too slowly is looked at again: it may be another's by now.
+                Ok(Ok(true)) if stands(begun, Instant::now()) => return begun,
+                Ok(Ok(_)) => {}
+                Ok(Err(error)) if error.status() == Some(409) => {}
+                Ok(Err(error)) => tracing::warn!(%error, "no look at the Lease"),
+                Err(_) => tracing::warn!("the API server did not answer in time for the Lease"),
             }
             tokio::time::sleep(RETRY).await;
         }
     }
 
-    /// Renews the Lease until it is lost.
-    pub(crate) async fn keep(&mut self) -> Lost {
-        let mut renewed = Instant::now();
+    /// Renews the Lease, which runs since `renewed`, until it is lost.
+    pub(crate) async fn keep(&mut self, mut renewed: Instant) -> Lost {
         loop {
             tokio::time::sleep(RETRY).await;
             let begun = Instant::now();
@@ -87,7 +89,9 @@ impl Leader {
             match tokio::time::timeout(left, self.step()).await {
                 Ok(Ok(true)) => renewed = begun,
                 Ok(Ok(false)) => return Lost::Taken,
-                Ok(Err(error)) if renewed.elapsed() >= DEADLINE => return Lost::NotRenewed(error),
+                Ok(Err(error)) if !stands(renewed, Instant::now()) => {
+                    return Lost::NotRenewed(error);
+                }
                 Ok(Err(error)) => tracing::warn!(%error, "the Lease was not renewed"),
                 Err(_) => return Lost::NoAnswer,
             }
@@ -169,6 +173,25 @@ impl Leader {
     }
 }
 
+/// Whether a Lease whose writing began at `begun` is still ours alone at `now`: the API server
+/// may have written it at any moment since.
+fn stands(begun: Instant, now: Instant) -> bool {
+    now.saturating_duration_since(begun) < DEADLINE
+}
+
 fn holder(lease: &Lease) -> &str {
     lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_deref()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_that_was_won_slowly_is_not_acted_upon() {
+        let begun = Instant::now();
+        assert!(stands(begun, begun + DEADLINE.saturating_sub(Duration::from_millis(1))));
+        assert!(!stands(begun, begun + DEADLINE));
+        assert!(DEADLINE < DURATION, "another takes over later");
+    }
 }

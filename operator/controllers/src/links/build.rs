@@ -45,11 +45,25 @@ pub(super) struct Served {
     pub(super) owner: PoolOwner,
     /// The reservation, if it runs.
     pub(super) reservation: Option<Arc<Pod>>,
+    /// What is known of the kubelet; none while it was not asked yet.
     pub(super) kubelet: Option<Arc<Kubelet>>,
+}
+
+/// A node whose agent is told of something.
+#[derive(Clone, Debug)]
+pub(super) enum Told {
+    /// It serves a pool.
+    Served(Served),
+    /// Its pool, which nobody can read, it goes on to serve as before.
+    AsBefore(String),
 }
 
 /// The entry of a node; none while its reservation is on its way and it never had one: until
 /// then its cores are not ours.
+///
+/// An agent that is told of another pool, queue or cgroup clears its node. So while the
+/// reservation does not run, or the kubelet has not said where its cgroup is, a node that had an
+/// entry keeps it.
 fn entry(served: &Served, before: Option<&Entry>) -> Option<Entry> {
     let Served { node, pool, owner, reservation, kubelet } = served;
     let cpu = pool.spec.cpu.as_ref()?;
@@ -57,23 +71,34 @@ fn entry(served: &Served, before: Option<&Entry>) -> Option<Entry> {
     let PoolOwner { namespace, name: queue, .. } = owner;
     let size = Size::of(node);
     let in_docker = cpu.docker == DockerMode::Dind;
+    let tls = format!("{namespace}.{queue}");
+    let same = |before: &&Entry| {
+        before.pool == name && before.tls == tls && before.cgroup_parent.is_none() == in_docker
+    };
+    let before = before.filter(same);
     let uid = reservation.as_ref().and_then(|pod| pod.metadata.uid.as_deref());
-    // A sidecar's Docker is in the agent's own cgroup.
-    let cgroup_parent = uid.filter(|_| !in_docker).map(|uid| match kubelet {
-        Some(kubelet) => kubelet.cgroup_of(uid),
-        None => Kubelet::default().cgroup_of(uid),
-    });
+    let cgroup_parent = match (uid, kubelet) {
+        (None, _) if before.is_some() => return before.cloned(),
+        // A sidecar's Docker is in the agent's own cgroup.
+        _ if in_docker => None,
+        (Some(uid), Some(kubelet)) => Some(kubelet.cgroup_of(uid)),
+        _ => return before.cloned(),
+    };
     let (cores, memory) = kept_back(size, cpu, reservation.as_deref().map(held));
-    let entry = Entry {
+    Some(Entry {
         pool: name,
         queue: format!("https://{queue}-queue.{namespace}.svc:9461"),
-        tls: format!("{namespace}.{queue}"),
+        tls,
         cgroup_parent,
         reserved_cores: (0..cores).map(|core| core.to_string()).collect::<Vec<_>>().join(","),
         reserved_memory_bytes: memory,
-    };
-    let had = before.is_some_and(|before| before.pool == entry.pool && before.tls == entry.tls);
-    (in_docker || reservation.is_some() || had).then_some(entry)
+    })
+}
+
+/// The entry that a node had.
+pub(super) fn entry_before(before: Option<&Secret>, node: &str) -> Option<Entry> {
+    let data = before?.data.as_ref()?.get(&format!("{node}.json"))?;
+    serde_json::from_slice(&data.0).ok()
 }
 
 /// Cores and memory of the machine that are not the sandboxes'.
@@ -86,35 +111,46 @@ fn kept_back(size: Size, cpu: &CpuPool, held: Option<Offer>) -> (u32, u64) {
     (cpu.reserved_cores.min(size.machine_cores), memory)
 }
 
-/// The Secret. `identities` are the Secrets of the agents' certificates by `namespace.queue`; a
-/// queue that has none yet is not dialled.
+/// The queues whose certificates they show: `namespace.queue`.
+pub(super) fn queues(told: &[Told], before: Option<&Secret>) -> BTreeSet<String> {
+    let queue = |told: &Told| match told {
+        Told::Served(Served { owner, .. }) => Some(format!("{}.{}", owner.namespace, owner.name)),
+        Told::AsBefore(node) => entry_before(before, node).map(|entry| entry.tls),
+    };
+    told.iter().filter_map(queue).collect()
+}
+
+/// The Secret. `identity` finds the Secret of the agents' certificate of a `namespace.queue`; a
+/// queue that never had one is not dialled, and one that has none now keeps what it had.
 pub(super) fn secret(
     namespace: &str,
-    served: &[Served],
-    identities: &BTreeMap<String, Arc<Secret>>,
+    told: &[Told],
+    identity: impl Fn(&str) -> Option<Arc<Secret>>,
     before: Option<&Secret>,
 ) -> Result<Secret, serde_json::Error> {
     let mut data = BTreeMap::new();
-    let mut dialled = BTreeSet::new();
-    for of in served {
-        let Some(node) = of.node.metadata.name.as_deref() else { continue };
-        let key = format!("{node}.json");
-        let known = before
-            .and_then(|secret| secret.data.as_ref()?.get(&key))
-            .and_then(|entry| serde_json::from_slice(&entry.0).ok());
-        let Some(entry) = entry(of, known.as_ref()) else { continue };
-        if identities.contains_key(&entry.tls) {
-            dialled.insert(entry.tls.clone());
-            data.insert(key, ByteString(serde_json::to_vec(&entry)?));
-        }
-    }
-    for (queue, identity) in identities.iter().filter(|(queue, _)| dialled.contains(*queue)) {
-        for (file, ending) in FILES {
-            if let Some(content) = identity.data.as_ref().and_then(|data| data.get(file)) {
-                data.insert(format!("{queue}.{ending}"), content.clone());
+    // Files by queue; empty where it has no identity and never had.
+    let mut files: BTreeMap<String, Files> = BTreeMap::new();
+    for of in told {
+        let (node, entry) = match of {
+            Told::Served(served) => {
+                let Some(node) = served.node.metadata.name.as_deref() else { continue };
+                (node, entry(served, entry_before(before, node).as_ref()))
             }
+            Told::AsBefore(node) => (node.as_str(), entry_before(before, node)),
+        };
+        let Some(entry) = entry else { continue };
+        let files = files.entry(entry.tls.clone()).or_insert_with(|| {
+            identity(&entry.tls).map_or_else(
+                || files_before(before, &entry.tls),
+                |identity| files_of(&identity, &entry.tls),
+            )
+        });
+        if !files.is_empty() {
+            data.insert(format!("{node}.json"), ByteString(serde_json::to_vec(&entry)?));
         }
     }
+    data.extend(files.into_values().flatten());
     Ok(Secret {
         metadata: ObjectMeta {
             name: Some(SECRET.to_owned()),
@@ -127,14 +163,19 @@ pub(super) fn secret(
     })
 }
 
-/// A queue's client identity as agents were told of it.
-pub(super) fn identity_in(secret: &Secret, queue: &str) -> Option<Secret> {
-    let told = secret.data.as_ref()?;
-    let data = FILES.map(|(file, ending)| {
-        Some((file.to_owned(), told.get(&format!("{queue}.{ending}"))?.clone()))
-    });
-    let data: Option<BTreeMap<_, _>> = data.into_iter().collect();
-    Some(Secret { data: Some(data?), ..Secret::default() })
+/// Files of one queue, by name.
+type Files = BTreeMap<String, ByteString>;
+
+fn files_of(identity: &Secret, queue: &str) -> Files {
+    let content = |file| identity.data.as_ref().and_then(|data| data.get(file)).cloned();
+    let named = FILES.map(|(file, ending)| Some((format!("{queue}.{ending}"), content(file)?)));
+    named.into_iter().flatten().collect()
+}
+
+fn files_before(before: Option<&Secret>, queue: &str) -> Files {
+    let content = |file: &String| before?.data.as_ref()?.get(file).cloned();
+    let named = FILES.map(|(_, ending)| format!("{queue}.{ending}"));
+    named.into_iter().filter_map(|file| Some((file.clone(), content(&file)?))).collect()
 }
 
 /// The pool that a node is labelled with.

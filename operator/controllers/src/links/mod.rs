@@ -5,9 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::core::v1::{Node, Secret};
 use kube::runtime::reflector::ObjectRef;
-use rollwright_crds::pool::PoolOwner;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -15,7 +14,7 @@ use crate::apply::Site;
 use crate::call;
 use crate::context::Context;
 use crate::error::{CallError, Categorised};
-use crate::pool::{is_reservation, is_running, pod_name};
+use crate::pool::{is_bound, is_reservation, is_running, pod_name, serves};
 use crate::queue::Names;
 use crate::watch::{Change, Listener, What};
 
@@ -23,7 +22,7 @@ mod build;
 #[cfg(test)]
 mod tests;
 
-use build::{SECRET, Served, pool_label};
+use build::{Entry, SECRET, Served, Told, pool_label};
 
 const LINKS: Site = Site("rollwright-agent-links");
 /// Its name in metrics and for back-off.
@@ -101,44 +100,59 @@ async fn reconcile(context: &Context) -> Result<(), LinksError> {
     let stores = &context.stores;
     let namespace = &context.settings.namespace;
     let before = context.secret(namespace, SECRET).await?;
-    let mut served = Vec::new();
+    let before = before.as_deref();
+    let nodes = stores.nodes.state().into_iter();
+    let told: Vec<Told> = nodes.filter_map(|node| told(node, context, before)).collect();
     let mut identities = BTreeMap::new();
-    for node in stores.nodes.state() {
-        let pool = pool_label(&node).and_then(|pool| stores.pool(pool));
-        let Some(pool) = pool else { continue };
-        let owner = pool.status.as_ref().and_then(|status| status.bound_to.clone());
-        let Some(owner) = owner.filter(|owner| owner.kind == "ActionQueue") else { continue };
-        let queue = format!("{}.{}", owner.namespace, owner.name);
-        if !identities.contains_key(&queue)
-            && let Some(secret) = identity(context, &owner, before.as_deref()).await?
-        {
+    for queue in build::queues(&told, before) {
+        if let Some(secret) = identity(context, &queue).await? {
             identities.insert(queue, secret);
         }
-        let name = node.metadata.name.as_deref().unwrap_or_default();
-        let pod = pod_name(pool.metadata.name.as_deref().unwrap_or_default(), name);
-        let pod = stores.pods.get(&ObjectRef::new(&pod).within(namespace));
-        let reservation = pod.filter(|pod| is_running(pod));
-        let kubelet = context.observed.kubelets.get(&name.to_owned());
-        served.push(Served { node, pool, owner, reservation, kubelet });
     }
-    let secret = build::secret(namespace, &served, &identities, before.as_deref())?;
+    let identity = |queue: &str| identities.get(queue).cloned();
+    let secret = build::secret(namespace, &told, identity, before)?;
     context.apply(LINKS, &secret).await?;
     Ok(())
 }
 
 /// The Secret of the certificate of a queue's agents. Where it may not be read, as while roles
 /// are changed, agents keep what they have.
-async fn identity(
-    context: &Context,
-    owner: &PoolOwner,
-    before: Option<&Secret>,
-) -> Result<Option<Arc<Secret>>, CallError> {
-    match context.secret(&owner.namespace, &Names::of(&owner.name).agents).await {
+async fn identity(context: &Context, queue: &str) -> Result<Option<Arc<Secret>>, CallError> {
+    let Some((namespace, name)) = queue.split_once('.') else { return Ok(None) };
+    match context.secret(namespace, &Names::of(name).agents).await {
         Err(error) if error.is_refusal() => {
             tracing::warn!(%error, "agents keep the certificate that they have");
-            let queue = format!("{}.{}", owner.namespace, owner.name);
-            Ok(before.and_then(|before| build::identity_in(before, &queue)).map(Arc::new))
+            Ok(None)
         }
         read => read,
     }
+}
+
+/// What is known of a node that serves a pool.
+fn told(node: Arc<Node>, context: &Context, before: Option<&Secret>) -> Option<Told> {
+    let stores = &context.stores;
+    let name = node.metadata.name.clone().unwrap_or_default();
+    let pool = match pool_label(&node) {
+        Some(label) if stores.is_unreadable_pool(label) => return Some(Told::AsBefore(name)),
+        Some(label) => stores.pool(label)?,
+        // Somebody took the label away, and it comes back.
+        None => {
+            let Entry { pool, .. } = build::entry_before(before, &name)?;
+            stores
+                .pool(&pool)
+                .filter(|pool| is_bound(pool) && serves(&node, [&**pool]).is_some())?
+        }
+    };
+    let owner = pool.status.as_ref().and_then(|status| status.bound_to.clone());
+    let owner = owner.filter(|owner| owner.kind == "ActionQueue")?;
+    let pod = pod_name(pool.metadata.name.as_deref().unwrap_or_default(), &name);
+    let pod = stores.pods.get(&ObjectRef::new(&pod).within(&context.settings.namespace));
+    let reservation = pod.filter(|pod| is_running(pod));
+    // Where kubelets may not be asked, they are taken to be as they come.
+    let kubelet = if context.read_kubelet {
+        context.observed.kubelets.get(&name)
+    } else {
+        Some(Arc::default())
+    };
+    Some(Told::Served(Served { node, pool, owner, reservation, kubelet }))
 }

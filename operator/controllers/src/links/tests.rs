@@ -7,7 +7,8 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use rollwright_crds::pool::{CpuPool, PoolOwner};
 use rollwright_crds::{ResourcePool, ResourcePoolSpec};
 
-use super::build::{self, Entry, Served};
+use super::build::{self, Entry, Served, Told};
+use crate::pool::Kubelet;
 
 fn quantities(all: &[(&str, &str)]) -> BTreeMap<String, Quantity> {
     all.iter().map(|(key, value)| ((*key).to_owned(), Quantity((*value).to_owned()))).collect()
@@ -44,15 +45,39 @@ fn served(reservation: bool) -> Served {
             name: "tools".to_owned(),
         },
         reservation: reservation.then(|| Arc::new(pod)),
-        kubelet: None,
+        kubelet: Some(Arc::default()),
     }
 }
 
-fn identities() -> BTreeMap<String, Arc<Secret>> {
+fn identity(queue: &str) -> Option<Arc<Secret>> {
     let data = ["tls.crt", "tls.key", "ca.crt"];
     let data = data.map(|key| (key.to_owned(), ByteString(key.as_bytes().to_vec())));
     let secret = Secret { data: Some(data.into()), ..Secret::default() };
-    [("research.tools".to_owned(), Arc::new(secret))].into()
+    (queue == "research.tools").then(|| Arc::new(secret))
+}
+
+/// The Secret for the one node.
+fn secret(
+    served: Served,
+    identity: impl Fn(&str) -> Option<Arc<Secret>>,
+    before: Option<&Secret>,
+) -> Secret {
+    build::secret("release", &[Told::Served(served)], identity, before).unwrap()
+}
+
+fn of_uid(uid: &str, kubelet: Option<&str>) -> Served {
+    let mut served = served(true);
+    let mut pod = Pod::clone(&served.reservation.take().unwrap());
+    pod.metadata.uid = Some(uid.to_owned());
+    let parse = |driver| {
+        let text = format!(r#"{{"kubeletconfig":{{"cgroupDriver":"{driver}"}}}}"#);
+        Arc::new(Kubelet::parse(&text).unwrap())
+    };
+    Served { reservation: Some(Arc::new(pod)), kubelet: kubelet.map(parse), ..served }
+}
+
+fn cgroup_of(secret: &Secret) -> Option<String> {
+    build::entry_before(Some(secret), "cpu-1")?.cgroup_parent
 }
 
 fn keys(secret: &Secret) -> Vec<&str> {
@@ -61,10 +86,10 @@ fn keys(secret: &Secret) -> Vec<&str> {
 
 #[test]
 fn an_agent_learns_its_queue_when_its_reservation_runs_and_keeps_it() {
-    let none = build::secret("release", &[served(false)], &identities(), None).unwrap();
+    let none = secret(served(false), identity, None);
     assert_eq!(keys(&none), [""; 0], "no entry, and no key that nobody needs");
 
-    let some = build::secret("release", &[served(true)], &identities(), None).unwrap();
+    let some = secret(served(true), identity, None);
     assert_eq!(
         keys(&some),
         ["cpu-1.json", "research.tools.ca.crt", "research.tools.crt", "research.tools.key"]
@@ -81,20 +106,57 @@ fn an_agent_learns_its_queue_when_its_reservation_runs_and_keeps_it() {
     };
     assert_eq!(entry, expected);
 
-    let later = build::secret("release", &[served(false)], &identities(), Some(&some)).unwrap();
-    assert!(keys(&later).contains(&"cpu-1.json"), "it keeps its queue when the pod is replaced");
+    let later = secret(served(false), identity, Some(&some));
+    assert_eq!(later, some, "all stays until the new pod runs");
 }
 
 #[test]
-fn an_identity_that_may_not_be_read_stays_as_it_was_told() {
-    let told = build::secret("release", &[served(true)], &identities(), None).unwrap();
-    let kept = build::identity_in(&told, "research.tools").unwrap();
-    assert_eq!(kept.data, identities()["research.tools"].data);
-    assert_eq!(build::identity_in(&told, "research.other"), None);
+fn the_certificates_of_all_who_are_told_are_looked_for() {
+    let before = secret(served(true), identity, None);
+    let as_before = Told::AsBefore("cpu-1".to_owned());
+    let mut other = served(true);
+    other.owner.name = "others".to_owned();
+    let queues = build::queues(&[as_before, Told::Served(other)], Some(&before));
+    assert_eq!(queues.into_iter().collect::<Vec<_>>(), ["research.others", "research.tools"]);
 }
 
 #[test]
 fn a_queue_without_an_identity_is_not_dialled() {
-    let secret = build::secret("release", &[served(true)], &BTreeMap::new(), None).unwrap();
+    let secret = secret(served(true), |_| None, None);
     assert_eq!(keys(&secret), [""; 0]);
+}
+
+#[test]
+fn a_cgroup_does_not_change_while_the_kubelet_was_not_asked() {
+    let fresh = secret(of_uid("0-1", None), identity, None);
+    assert_eq!(keys(&fresh), [""; 0], "nobody knows where its cgroup is");
+    let before = secret(of_uid("0-1", Some("systemd")), identity, None);
+    let path = "/kubepods.slice/kubepods-pod0_1.slice";
+    assert_eq!(cgroup_of(&before).as_deref(), Some(path));
+    // The controllers have begun anew.
+    assert_eq!(secret(of_uid("0-1", None), identity, Some(&before)), before);
+    assert_eq!(secret(of_uid("0-2", None), identity, Some(&before)), before, "until it is known");
+    let after = secret(of_uid("0-2", Some("systemd")), identity, Some(&before));
+    let path = "/kubepods.slice/kubepods-pod0_2.slice";
+    assert_eq!(cgroup_of(&after).as_deref(), Some(path));
+}
+
+#[test]
+fn an_identity_that_is_missing_for_a_while_changes_nothing() {
+    let before = secret(served(true), identity, None);
+    assert_eq!(secret(served(true), |_| None, Some(&before)), before);
+    // Of another queue nothing was known.
+    let mut moved = served(true);
+    moved.owner.name = "others".to_owned();
+    assert_eq!(keys(&secret(moved, |_| None, Some(&before))), [""; 0]);
+}
+
+#[test]
+fn a_pool_that_cannot_be_read_keeps_its_entries() {
+    let before = secret(served(true), identity, None);
+    let told = [Told::AsBefore("cpu-1".to_owned())];
+    let after = build::secret("release", &told, identity, Some(&before)).unwrap();
+    assert_eq!(after, before);
+    let gone = build::secret("release", &[], identity, Some(&before)).unwrap();
+    assert_eq!(keys(&gone), [""; 0]);
 }

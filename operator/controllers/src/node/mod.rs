@@ -23,6 +23,8 @@ use crate::watch::{Change, What};
 
 /// How often a kubelet is asked for its configuration.
 const LOOK: Duration = Duration::from_hours(1);
+/// The same while it does not say: until then the node's agent is told of no new reservation.
+const LOOK_AGAIN: Duration = Duration::from_mins(1);
 
 /// The controller of node labels.
 pub struct Nodes;
@@ -46,8 +48,16 @@ impl Categorised for NodeError {
 /// Our labels of a node: the pool, and the agent.
 type Labels<'a> = (Option<&'a str>, Option<&'a str>);
 
-/// What the labels should be.
-fn wished<'a>(node: &Node, pools: &'a [Arc<ResourcePool>]) -> Labels<'a> {
+/// What the labels should be. `unreadable` says of which pools nobody can tell what they are:
+/// a node that serves one goes on.
+fn wished<'a>(
+    node: &'a Node,
+    pools: &'a [Arc<ResourcePool>],
+    unreadable: impl Fn(&str) -> bool,
+) -> Labels<'a> {
+    if present(node).0.is_some_and(unreadable) {
+        return present(node);
+    }
     let bound = pools.iter().map(|pool| &**pool).filter(|pool| is_bound(pool));
     let Some(pool) = serves(node, bound) else { return (None, None) };
     let agent = pool.spec.cpu.as_ref().map(|cpu| match cpu.docker {
@@ -81,7 +91,10 @@ impl Controller for Nodes {
             What::Node(node) if !change.gone => vec![ObjectRef::from_obj(node)],
             What::Pool(pool) if pool.spec.cpu.is_some() => {
                 let pools = stores.pools.state();
-                let wrong = stores.nodes.state_filter(|node| wished(node, &pools) != present(node));
+                let unreadable = |pool: &str| stores.is_unreadable_pool(pool);
+                let wrong = stores
+                    .nodes
+                    .state_filter(|node| wished(node, &pools, unreadable) != present(node));
                 wrong.iter().map(|node| ObjectRef::from_obj(&**node)).collect()
             }
             What::Everything => all(&stores.nodes),
@@ -91,7 +104,8 @@ impl Controller for Nodes {
 
     async fn reconcile(node: Arc<Node>, context: Arc<Context>) -> Result<Action, NodeError> {
         let pools = context.stores.pools.state();
-        let (pool, agent) = wished(&node, &pools);
+        let stores = &context.stores;
+        let (pool, agent) = wished(&node, &pools, |pool| stores.is_unreadable_pool(pool));
         let name = node.metadata.name.as_deref().unwrap_or_default();
         if (pool, agent) != present(&node) {
             // A null takes a label away, whoever set it.
@@ -109,12 +123,15 @@ impl Controller for Nodes {
             return Ok(Action::await_change());
         }
         match kubelet(name, &context).await {
-            Ok(kubelet) => context.observed.kubelets.put(name.to_owned(), kubelet),
+            Ok(kubelet) => {
+                context.observed.kubelets.put(name.to_owned(), kubelet);
+                Ok(Action::requeue(LOOK))
+            }
             Err(error) => {
                 tracing::warn!(node = name, error, "the kubelet's configuration is unknown");
+                Ok(Action::requeue(LOOK_AGAIN))
             }
         }
-        Ok(Action::requeue(LOOK))
     }
 }
 

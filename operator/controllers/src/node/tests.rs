@@ -45,10 +45,21 @@ fn a_node_serves_the_oldest_bound_pool_that_matches_and_stays() {
         pool("other", 0, Some("web"), true),
     ];
     let fresh = node(&[("role", "sandbox")]);
-    assert_eq!(wished(&fresh, &pools), (Some("old"), Some("host")));
+    assert_eq!(wished(&fresh, &pools, |_| false), (Some("old"), Some("host")));
     let settled = node(&[("role", "sandbox"), (POOL, "young"), (AGENT, "host")]);
-    assert_eq!(wished(&settled, &pools), present(&settled));
+    assert_eq!(wished(&settled, &pools, |_| false), present(&settled));
     // Its pool is gone, or no longer matches.
     let stray = node(&[("role", "none"), (POOL, "young"), (AGENT, "host")]);
-    assert_eq!(wished(&stray, &pools), (None, None));
+    assert_eq!(wished(&stray, &pools, |_| false), (None, None));
+}
+
+#[test]
+fn a_node_of_a_pool_that_cannot_be_read_keeps_its_labels() {
+    let other = [pool("other", 1, Some("sandbox"), true)];
+    let settled = node(&[("role", "sandbox"), (POOL, "odd"), (AGENT, "dind")]);
+    let odd = |pool: &str| pool == "odd";
+    assert_eq!(wished(&settled, &other, odd), (Some("odd"), Some("dind")));
+    assert_eq!(wished(&settled, &other, |_| false), (Some("other"), Some("host")));
+    let fresh = node(&[("role", "sandbox")]);
+    assert_eq!(wished(&fresh, &other, odd), (Some("other"), Some("host")));
 }

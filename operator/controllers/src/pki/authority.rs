@@ -41,11 +41,14 @@ impl Authority {
         Ok(Self { current: Signer::mint(name, now)?, next: None, previous: None })
     }
 
-    /// What a Secret holds, if all of it is there and usable.
-    pub fn read(data: &BTreeMap<String, ByteString>) -> Option<Self> {
+    /// What a Secret holds, if all of it is there and usable at `now`.
+    pub fn read(data: &BTreeMap<String, ByteString>, now: Timestamp) -> Option<Self> {
         let text = |key: &str| String::from_utf8(data.get(key)?.0.clone()).ok();
         let lives: Lives = serde_json::from_str(&text("state.json")?).ok()?;
-        let signer = |certificate: &str, key: &str, life| {
+        let signer = |certificate: &str, key: &str, life: Life| {
+            if !life.is_sound(AUTHORITY_LIFE, now) {
+                return None;
+            }
             let key = text(key)?;
             KeyPair::from_pem(&key).ok()?;
             Some(Signer { certificate: text(certificate)?, key, life })

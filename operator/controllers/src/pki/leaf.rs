@@ -96,7 +96,8 @@ impl Leaf {
 
     /// Whether it still serves: of the signing authority, for these names, and young enough.
     pub fn serves(&self, spec: &LeafSpec, by: &Authority, now: Timestamp) -> bool {
-        self.signed_by == by.serial()
+        self.life.is_sound(LEAF_LIFE, now)
+            && self.signed_by == by.serial()
             && self.names == spec.names.join(",")
             && now.as_second() < self.due()
     }

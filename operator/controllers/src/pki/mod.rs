@@ -49,7 +49,16 @@ impl Life {
 
     /// When two thirds of it are over: time to replace it.
     pub fn renew_at(self) -> i64 {
-        self.begins + (self.ends - self.begins) / 3 * 2
+        self.begins.saturating_add(self.ends.saturating_sub(self.begins) / 3 * 2)
+    }
+
+    /// Whether somebody could have minted it by `now` for at most `length`. What a Secret says is
+    /// its editor's word.
+    fn is_sound(self, length: Duration, now: Timestamp) -> bool {
+        let latest = now.as_second().saturating_add_unsigned(SKEW.as_secs());
+        (0..=latest).contains(&self.begins)
+            && self.ends > self.begins
+            && self.ends <= self.begins.saturating_add_unsigned(length.as_secs())
     }
 }
 
@@ -60,10 +69,13 @@ fn params(names: &[String], common: &str, life: Life) -> Result<CertificateParam
     params.distinguished_name.push(DnType::CommonName, common);
     params.use_authority_key_identifier_extension = true;
     let epoch = rcgen::date_time_ymd(1970, 1, 1);
-    let at = |second: i64| epoch + Duration::from_secs(u64::try_from(second).unwrap_or_default());
-    let skew = i64::try_from(SKEW.as_secs()).unwrap_or_default();
-    params.not_before = at(life.begins - skew);
-    params.not_after = at(life.ends);
+    let at = |second: i64| {
+        let since = Duration::from_secs(u64::try_from(second).unwrap_or_default());
+        let time = since.try_into().ok().and_then(|since| epoch.checked_add(since));
+        time.ok_or(rcgen::Error::Time)
+    };
+    params.not_before = at(life.begins.saturating_sub_unsigned(SKEW.as_secs()))?;
+    params.not_after = at(life.ends)?;
     Ok(params)
 }
 

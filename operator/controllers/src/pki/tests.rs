@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use k8s_openapi::ByteString;
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, UnixTime};
 use webpki::{EndEntityCert, anchor_from_trusted_cert};
@@ -59,14 +60,50 @@ fn what_is_written_is_read_and_what_is_damaged_is_not() {
     // With a successor.
     let authority = authority.advanced(NAME, at(now + 300 * 24 * 3600)).unwrap();
     let mut data = authority.write();
-    assert_eq!(Authority::read(&data), Some(authority.clone()));
+    let later = at(now + 300 * 24 * 3600);
+    assert_eq!(Authority::read(&data, later), Some(authority.clone()));
     data.get_mut("next.key").unwrap().0.truncate(40);
-    assert_eq!(Authority::read(&data), None);
+    assert_eq!(Authority::read(&data, later), None);
 
     let leaf = Leaf::mint(&spec(Purpose::Server), &authority, at(now)).unwrap();
     let (certificate, key) = (leaf.certificate.as_bytes(), leaf.key.as_bytes());
     assert_eq!(Leaf::read(&leaf.annotations(), certificate, key), Some(leaf.clone()));
     assert_eq!(Leaf::read(&leaf.annotations(), certificate, b"nonsense"), None);
+}
+
+#[test]
+fn lives_that_nobody_minted_are_refused_and_overflow_nothing() {
+    let now = 1_800_000_000;
+    let mut data = Authority::mint(NAME, at(now)).unwrap().write();
+    let year = 365 * 24 * 3600;
+    let lives = [
+        (now, now + year, true),
+        (now, 9_000_000_000_000_000_000, false),
+        (i64::MAX - 1, i64::MAX, false),
+        (i64::MIN, i64::MAX, false),
+        (now + 3600, now + 7200, false),
+        (now, now, false),
+        (-1, now, false),
+    ];
+    for (begins, ends, sound) in lives {
+        let state = format!(
+            r#"{{"current":{{"begins":{begins},"ends":{ends}}},"next":null,"previous":null}}"#
+        );
+        data.insert("state.json".to_owned(), ByteString(state.into_bytes()));
+        assert_eq!(Authority::read(&data, at(now)).is_some(), sound, "{begins} to {ends}");
+        let life = Life { begins, ends };
+        // Whatever comes of it, it is no crash.
+        let _ = (life.renew_at(), params(&[], "name", life).is_ok());
+    }
+    let beyond = Life { begins: now, ends: 9_000_000_000_000_000_000 };
+    assert!(params(&[], "name", beyond).is_err());
+    let authority = Authority::mint(NAME, at(now)).unwrap();
+    let leaf = Leaf::mint(&spec(Purpose::Client), &authority, at(now)).unwrap();
+    let mut annotations = leaf.annotations();
+    annotations.insert("rollwright.dev/ends".to_owned(), i64::MAX.to_string());
+    let (certificate, key) = (leaf.certificate.as_bytes(), leaf.key.as_bytes());
+    let odd = Leaf::read(&annotations, certificate, key).unwrap();
+    assert!(!odd.serves(&spec(Purpose::Client), &authority, at(now)));
 }
 
 /// Four years in steps of less than the overlap, with an outage of the controllers in

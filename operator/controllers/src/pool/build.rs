@@ -100,7 +100,11 @@ pub(super) fn reservations(
             None => drop(changes.full.insert(node.name.clone())),
         }
     }
-    // Of nodes that no longer belong to the pool.
+    // A node that is not ready comes back, and its sandboxes live in the pod's cgroup.
+    for node in seen.silent.iter().filter(|_| wanted) {
+        there.remove(pod_name(validated.name, node).as_str());
+    }
+    // Of nodes that are gone or no longer belong to the pool.
     let strays = there.into_iter().filter(|(_, pod)| pod.metadata.deletion_timestamp.is_none());
     changes.delete.extend(strays.map(|(name, _)| name.to_owned()));
     changes

@@ -1,11 +1,17 @@
 //! Who owns a pool. One claimant at a time: an ActionQueue, or the generation of RolloutJobs
 //! together. Whoever has it keeps it; else the oldest claimant gets it, then the first by name.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 use rollwright_crds::pool::{GpuRole, PoolOwner};
 use rollwright_crds::{ActionQueue, ResourcePoolSpec, RolloutJob, RolloutJobSpec};
+
+use super::nodes::has_ended;
+use crate::labels::{self, Component};
 
 /// One object that names the pool and may have it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,29 +33,54 @@ pub(super) struct Ownership {
 pub(super) const QUEUE: &str = "ActionQueue";
 pub(super) const JOB: &str = "RolloutJob";
 
-/// All claims to the pool called `pool`.
+/// Namespace and name of the jobs whose workers are in the pool called `pool`.
+pub(super) fn holders(pool: &str, pods: &[Arc<Pod>]) -> BTreeSet<(String, String)> {
+    let holder = |pod: &Arc<Pod>| {
+        let labels = pod.metadata.labels.as_ref()?;
+        let is = |key: &str, value: &str| labels.get(key).is_some_and(|of| of == value);
+        let holds = is(labels::COMPONENT, Component::Worker.as_str()) && is(labels::POOL, pool);
+        let job = labels.get(labels::INSTANCE).filter(|_| holds && !has_ended(pod))?;
+        Some((pod.metadata.namespace.clone()?, job.clone()))
+    };
+    pods.iter().filter_map(holder).collect()
+}
+
+/// All claims to the pool called `pool`. Beside the jobs that name it, those whose workers are
+/// still in it (`holders`) have one: who drains his workers has their GPUs.
 pub(super) fn claims(
     pool: &str,
     spec: &ResourcePoolSpec,
     queues: &[Arc<ActionQueue>],
     jobs: &[Arc<RolloutJob>],
+    holders: &BTreeSet<(String, String)>,
 ) -> Vec<Claim> {
+    let holds = |meta: &ObjectMeta| {
+        let key = meta.namespace.clone().zip(meta.name.clone());
+        key.is_some_and(|key| holders.contains(&key))
+    };
     let hosts = |role| spec.gpu.as_ref().is_none_or(|gpu| gpu.hosts.contains(&role));
     let mut claims = Vec::new();
     if hosts(GpuRole::Reward) {
         let named = queues.iter().filter(|queue| queue.spec.pools.iter().any(|of| **of == *pool));
+        let named = named.filter(|queue| queue.metadata.deletion_timestamp.is_none());
         claims.extend(named.filter_map(|queue| claim(QUEUE, &queue.metadata, spec)));
     }
-    if spec.gpu.is_some() && hosts(GpuRole::Generation) {
-        let named = jobs.iter().filter(|job| !job.spec.suspend && names(&job.spec, pool));
+    if spec.gpu.is_some() {
+        let named = jobs.iter().filter(|job| {
+            let wants = !job.spec.suspend
+                && job.metadata.deletion_timestamp.is_none()
+                && hosts(GpuRole::Generation)
+                && names(&job.spec, pool);
+            wants || holds(&job.metadata)
+        });
         claims.extend(named.filter_map(|job| claim(JOB, &job.metadata, spec)));
     }
     claims
 }
 
-fn claim(kind: &str, meta: &kube::core::ObjectMeta, pool: &ResourcePoolSpec) -> Option<Claim> {
+fn claim(kind: &str, meta: &ObjectMeta, pool: &ResourcePoolSpec) -> Option<Claim> {
     let namespace = meta.namespace.clone()?;
-    if !allows(pool, &namespace) || meta.deletion_timestamp.is_some() {
+    if !allows(pool, &namespace) {
         return None;
     }
     let owner = PoolOwner { kind: kind.to_owned(), namespace, name: meta.name.clone()? };
@@ -73,15 +104,15 @@ pub(super) fn names(job: &RolloutJobSpec, pool: &str) -> bool {
 }
 
 /// Decides. `incumbent` is the owner so far; it keeps the pool while it claims it, or while
-/// it exists and nobody can read what it claims (`unreadable`).
+/// it exists and nobody can read what it claims, or while it has workers there (`stays`).
 pub(super) fn decide(
     mut claims: Vec<Claim>,
     incumbent: Option<&PoolOwner>,
-    unreadable: bool,
+    stays: bool,
 ) -> Ownership {
     claims.sort_by(|a, b| key(a).cmp(&key(b)));
     let owners: Vec<PoolOwner> = claims.into_iter().map(|claim| claim.owner).collect();
-    let kept = incumbent.filter(|incumbent| unreadable || owners.contains(incumbent));
+    let kept = incumbent.filter(|incumbent| stays || owners.contains(incumbent));
     // A job that ends leaves the pool to the other jobs, not to a queue.
     let heir = incumbent.filter(|incumbent| incumbent.kind == JOB);
     let heir = heir.and_then(|_| owners.iter().find(|owner| owner.kind == JOB));

@@ -1,6 +1,6 @@
 //! Step one: what a pool depends on, from the caches alone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -24,6 +24,8 @@ pub(super) struct Seen {
     pub(super) ownership: Ownership,
     /// Nodes that match, are ready, and do not serve another CPU pool.
     pub(super) nodes: Vec<NodeUse>,
+    /// Nodes that match and are not ready: what they hold for the pool they keep.
+    pub(super) silent: BTreeSet<String>,
     /// Other pools of the same type that match nodes of this one, with how many.
     pub(super) overlaps: BTreeMap<String, u32>,
     /// Its reservation pods.
@@ -51,25 +53,43 @@ pub(super) fn seen(pool: &ResourcePool, context: &Context) -> Seen {
 pub(super) fn gather(pool: &ResourcePool, stores: &Stores, observed: &Observed) -> Seen {
     let name = pool.metadata.name.as_deref().unwrap_or_default();
     let incumbent = pool.status.as_ref().and_then(|status| status.bound_to.as_ref());
-    let claims = claims::claims(name, &pool.spec, &stores.queues.state(), &stores.jobs.state());
-    let unreadable = incumbent
-        .is_some_and(|of: &PoolOwner| stores.malformed.contains(&of.kind, &of.namespace, &of.name));
-    let ownership = claims::decide(claims, incumbent, unreadable);
+    let holders = match pool.spec.gpu {
+        Some(_) => claims::holders(name, &stores.pods.state()),
+        None => BTreeSet::new(),
+    };
+    let (queues, jobs) = (stores.queues.state(), stores.jobs.state());
+    let claims = claims::claims(name, &pool.spec, &queues, &jobs, &holders);
+    let stays = incumbent.is_some_and(|of: &PoolOwner| {
+        let holds = || holders.contains(&(of.namespace.clone(), of.name.clone()));
+        stores.malformed.contains(&of.kind, &of.namespace, &of.name)
+            || (of.kind == claims::JOB && holds())
+    });
+    let ownership = claims::decide(claims, incumbent, stays);
     let snapshot = ownership
         .owner
         .as_ref()
         .filter(|owner| owner.kind == QUEUE)
         .and_then(|owner| observed.queues.get(&(owner.namespace.clone(), owner.name.clone())));
-    let (nodes, overlaps) = match selector(&pool.spec) {
+    let found = match selector(&pool.spec) {
         Some(selector) => nodes_of(pool, selector, ownership.owner.is_some(), stores, observed),
-        None => (Vec::new(), BTreeMap::new()),
+        None => Found::default(),
     };
     let reservations = stores.pods.state_filter(|pod| {
         let labels = pod.metadata.labels.as_ref();
         is_reservation(pod)
             && labels.and_then(|labels| labels.get(labels::INSTANCE)).is_some_and(|of| of == name)
     });
-    Seen { ownership, nodes, overlaps, reservations, snapshot }
+    let Found { nodes, silent, overlaps } = found;
+    let nodes = nodes.into_values().collect();
+    Seen { ownership, nodes, silent, overlaps, reservations, snapshot }
+}
+
+/// Nodes of a pool, by name.
+#[derive(Default)]
+struct Found {
+    nodes: BTreeMap<String, NodeUse>,
+    silent: BTreeSet<String>,
+    overlaps: BTreeMap<String, u32>,
 }
 
 fn nodes_of(
@@ -78,11 +98,12 @@ fn nodes_of(
     bound: bool,
     stores: &Stores,
     observed: &Observed,
-) -> (Vec<NodeUse>, BTreeMap<String, u32>) {
+) -> Found {
     // This pool as it is about to be, beside the others as they are.
     let rivals = rivals(pool, selector, stores);
     let mut overlaps = BTreeMap::new();
     let mut nodes: BTreeMap<String, NodeUse> = BTreeMap::new();
+    let mut silent = BTreeSet::new();
     for node in stores.nodes.state_filter(|node| matches(selector, node)) {
         let name = node.metadata.name.clone().unwrap_or_default();
         let on_node: Vec<&Arc<ResourcePool>> =
@@ -90,9 +111,16 @@ fn nodes_of(
         for rival in &on_node {
             *overlaps.entry(rival.metadata.name.clone().unwrap_or_default()).or_default() += 1;
         }
-        if is_ready(&node) && (!bound || is_served(pool, &on_node, &node)) {
+        let label = node.metadata.labels.as_ref().and_then(|labels| labels.get(labels::POOL));
+        let elsewhere = label.is_some_and(|pool| stores.is_unreadable_pool(pool));
+        if bound && (elsewhere || !is_served(pool, &on_node, &node)) {
+            continue;
+        }
+        if is_ready(&node) {
             let (size, kubelet) = (Size::of(&node), observed.kubelets.get(&name));
             nodes.insert(name.clone(), NodeUse { name, size, kubelet, ..NodeUse::default() });
+        } else {
+            silent.insert(name);
         }
     }
     if !nodes.is_empty() {
@@ -108,7 +136,7 @@ fn nodes_of(
             node.others |= !is_of_node(&pod) && requests.milli > 0;
         }
     }
-    (nodes.into_values().collect(), overlaps)
+    Found { nodes, silent, overlaps }
 }
 
 /// Other pools of the same type that could match a node of this one.

@@ -17,6 +17,7 @@ use crate::conditions::{self, Wish};
 use crate::context::Context;
 use crate::controller::{Controller, all};
 use crate::error::{CallError, Categorised};
+use crate::labels::POOL;
 use crate::owner;
 use crate::stores::Stores;
 use crate::watch::{Change, What};
@@ -113,6 +114,9 @@ impl Controller for Pools {
                         nodes::selector(&pool.spec).is_some_and(|of| nodes::matches(of, &node))
                     })
                 });
+                // Workers are named by labels; the last of a job that goes leaves the pool.
+                let worker = pod.metadata.labels.as_ref().and_then(|labels| labels.get(POOL));
+                affected.extend(worker.map(|pool| ObjectRef::new(pool)));
                 affected.extend(of);
                 affected
             }

@@ -38,11 +38,16 @@ impl World {
     }
 
     fn node(&mut self, name: &str, labels: &Value, allocatable: &Value) {
+        self.node_that_is(name, labels, allocatable, "True");
+    }
+
+    /// `ready` is the status of its condition.
+    fn node_that_is(&mut self, name: &str, labels: &Value, allocatable: &Value, ready: &str) {
         let mut node: Node = serde_json::from_value(json!({
             "metadata": {"name": name, "labels": labels},
             "status": {
                 "capacity": allocatable, "allocatable": allocatable,
-                "conditions": [{"type": "Ready", "status": "True"}],
+                "conditions": [{"type": "Ready", "status": ready}],
             },
         }))
         .unwrap();
@@ -187,6 +192,31 @@ fn a_reservation_goes_with_its_claim_its_node_its_settings_and_its_end() {
 }
 
 #[test]
+fn a_node_that_is_not_ready_keeps_its_reservation() {
+    for ready in ["False", "Unknown"] {
+        let (mut world, pool) = cpu_world();
+        world.queue("tools", &json!(["cpu"]));
+        let (changes, ..) = world.pass(&pool);
+        world.pod(&made(&changes, "Running"));
+        let size = json!({"cpu": "7900m", "memory": "15Gi"});
+        world.node_that_is("a", &json!({"role": "sandbox"}), &size, ready);
+        let (later, figures, _) = world.pass(&pool);
+        assert_eq!((later.delete.len(), later.make.len(), figures.nodes), (0, 0, 0));
+        // Nobody needs it.
+        world.queue("tools", &json!(["another"]));
+        assert_eq!(world.pass(&pool).0.delete.len(), 1);
+        world.queue("tools", &json!(["cpu"]));
+        // The node is gone.
+        let gone = Node {
+            metadata: kube::core::ObjectMeta { name: Some("a".to_owned()), ..Default::default() },
+            ..Node::default()
+        };
+        world.watches.nodes.apply_watcher_event(&Event::Delete(gone));
+        assert_eq!(world.pass(&pool).0.delete.len(), 1);
+    }
+}
+
+#[test]
 fn what_the_pool_keeps_back_is_there_for_the_other_pods() {
     let (mut world, pool) = cpu_world();
     // 7.9 cores: 1 kept back, of which 650m are asked for.
@@ -295,4 +325,44 @@ fn a_change_marks_the_pools_that_it_concerns() {
     pod.metadata.owner_references = Some(owner::reference(&pool));
     assert_eq!(names(What::Pod(&pod)), ["cpu"]);
     assert_eq!(names(What::Everything), ["cpu", "other"]);
+}
+
+#[test]
+fn a_job_has_its_pool_until_its_last_worker_is_gone() {
+    let spec = json!({"gpu": {"nodeSelector": {"gpu": "h800"}, "class": "h800", "gpusPerNode": 8,
+        "hosts": ["Generation", "Reward"],
+        "profile": {"tflops": 989, "hbm": "80Gi", "hbmTbps": 3.35}}});
+    let job = |more: &str| {
+        let spec = crate::job::fixtures::spec(
+            "{fixed: {groups: [{pool: h800, degree: 2, workers: 4}]}}",
+            more,
+        );
+        crate::job::fixtures::job(&spec)
+    };
+    let mut world = World::new();
+    let mut pool = world.pool("h800", &spec);
+    let running = job("");
+    world.watches.jobs.apply_watcher_event(&Event::Apply(running.clone()));
+    let owner = world.pass(&pool).1.bound_to.unwrap();
+    assert_eq!((owner.kind.as_str(), owner.name.as_str()), ("RolloutJob", "math"));
+    pool.status = Some(ResourcePoolStatus { bound_to: Some(owner.clone()), ..Default::default() });
+    world.queue("tools", &json!(["h800"]));
+    let worker = |phase: &str| {
+        json!({
+            "metadata": {"name": "w", "namespace": "research", "labels": {
+                "app.kubernetes.io/managed-by": "rollwright",
+                "app.kubernetes.io/component": "worker", "app.kubernetes.io/instance": "math",
+                "rollwright.dev/pool": "h800"}},
+            "spec": {"containers": []}, "status": {"phase": phase},
+        })
+    };
+    let kind = |world: &World| world.pass(&pool).1.bound_to.map(|owner| owner.kind);
+    world.pod(&worker("Running"));
+    let suspended = job("  suspend: true\n");
+    world.watches.jobs.apply_watcher_event(&Event::Apply(suspended));
+    assert_eq!(kind(&world).as_deref(), Some("RolloutJob"), "suspended");
+    world.watches.jobs.apply_watcher_event(&Event::Delete(running));
+    assert_eq!(kind(&world).as_deref(), Some("RolloutJob"), "deleted");
+    world.pod(&worker("Succeeded"));
+    assert_eq!(kind(&world).as_deref(), Some("ActionQueue"), "its last worker has ended");
 }

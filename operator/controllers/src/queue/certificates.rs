@@ -27,7 +27,7 @@ impl Certificates {
     ) -> Result<Self, PkiError> {
         let name = format!("{namespace}.{queue}");
         let before =
-            seen.authority.as_ref().and_then(|secret| Authority::read(secret.data.as_ref()?));
+            seen.authority.as_ref().and_then(|secret| Authority::read(secret.data.as_ref()?, now));
         let authority = match before.clone() {
             Some(authority) => authority.advanced(&name, now)?,
             None => Authority::mint(&name, now)?,

@@ -55,6 +55,8 @@ pub(super) fn build(
         metadata,
         spec: Some(StatefulSetSpec {
             replicas: Some(1),
+            // Of a pod that never gets ready a mended template takes the place at once.
+            pod_management_policy: Some("Parallel".to_owned()),
             service_name: Some(names.queue.clone()),
             selector: LabelSelector {
                 match_labels: Some(labels::selector(Component::Queue, of.name)),

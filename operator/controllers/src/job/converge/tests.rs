@@ -395,3 +395,31 @@ fn a_worker_over_several_nodes_takes_them_whole() {
     let kind = Kind { pool: name("a"), role: Role::Mixed, degree: 8 };
     assert_eq!(large.kind, kind);
 }
+
+#[test]
+fn where_nothing_can_be_planned_only_what_is_under_way_ends() {
+    let worker = |called: &str, stage, idle| Worker {
+        name: called.to_owned(),
+        kind: Kind { pool: name("a"), role: Role::Mixed, degree: 1 },
+        nodes: vec!["n0".to_owned()],
+        stage,
+        current: false,
+        idle,
+    };
+    let workers = [
+        worker("drained", Stage::Draining, true),
+        worker("draining", Stage::Draining, false),
+        worker("ended", Stage::Ended, true),
+        worker("failing", Stage::Failing, true),
+        worker("leaving", Stage::Leaving, true),
+        worker("serving", Stage::Serving, true),
+        worker("starting", Stage::Starting, true),
+    ];
+    for observed in [true, false] {
+        let bounds = Bounds { minimum: 0, observed };
+        let found = converge(&Plan::as_is(&workers), &Nodes::new(), &workers, bounds);
+        let gone = ["drained", "ended"].map(|name| Step::Delete(name.to_owned()));
+        assert_eq!(found.steps, gone);
+        assert!(found.unfinished);
+    }
+}

@@ -120,3 +120,17 @@ fn the_key_stands_after_the_jobs_name() {
     let objects = built(&job(), Storage::Ephemeral, false);
     assert_eq!(objects.keys.data.unwrap()["api-keys"].0, b"math:secret\n");
 }
+
+#[test]
+fn an_empty_api_key_is_none() {
+    use crate::job::apply::key_of;
+    let secret = |key: &[u8]| {
+        let mut secret = k8s_openapi::api::core::v1::Secret::default();
+        let key = k8s_openapi::ByteString(key.to_vec());
+        secret.data = Some([(API_KEY.to_owned(), key)].into());
+        secret
+    };
+    assert_eq!(key_of(&secret(b"k")).as_deref(), Some(&b"k"[..]));
+    assert_eq!(key_of(&secret(b"")), None);
+    assert_eq!(key_of(&k8s_openapi::api::core::v1::Secret::default()), None);
+}
