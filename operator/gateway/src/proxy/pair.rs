@@ -4,6 +4,7 @@
 mod at_once;
 mod in_turn;
 
+use std::future::poll_fn;
 use std::sync::Arc;
 
 use http::StatusCode;
@@ -43,9 +44,14 @@ async fn pair(
     outgoing: &Outgoing,
     payload: &mut Payload,
 ) -> Attempt {
-    let kept = match payload.keep(shard.limits(), &shard.shared.budget).await {
-        Ok(kept) => kept,
-        Err(fault) => return Attempt::Client(fault),
+    let kept = tokio::select! {
+        biased;
+        kept = payload.keep(shard.limits(), &shard.shared.budget) => match kept {
+            Ok(kept) => kept,
+            Err(fault) => return Attempt::Client(fault),
+        },
+        // A slow client holds back no update.
+        stop = poll_fn(|context| slot.poll_stop(context)) => return Attempt::Stopped(stop),
     };
     let pair = Pair { shard, slot, prefill, outgoing };
     let split = match (prefill.kind, &prefill.bootstrap) {
@@ -56,7 +62,10 @@ async fn pair(
     match split {
         Some(attempt) => attempt,
         // Only the decode engine can say what it makes of it.
-        None => pair.decode(&mut Payload::Kept(kept)).await,
+        None => {
+            slot.prefilled();
+            pair.decode(&mut Payload::Kept(kept)).await
+        }
     }
 }
 
