@@ -336,7 +336,9 @@ async fn an_update_reaches_both_and_no_old_kv_survives_it() {
 /// What runs at each worker, in the order of the prefill and then the decode engines.
 async fn running(job: &Job) -> Vec<u64> {
     let status = job.get("/rollout/v1/status").await.1;
-    let workers = status["workers"].as_array().unwrap();
+    // They stand in the order in which they joined.
+    let mut workers = status["workers"].as_array().unwrap().clone();
+    workers.sort_by_key(|worker| worker["id"].to_string());
     workers.iter().map(|worker| worker["running"].as_u64().unwrap()).collect()
 }
 
