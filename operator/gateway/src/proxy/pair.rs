@@ -59,14 +59,12 @@ async fn pair(
         (EngineType::SGLang, Some(bootstrap)) => pair.at_once(bootstrap, &kept).await,
         (EngineType::SGLang | EngineType::OpenAI, _) => None,
     };
-    match split {
-        Some(attempt) => attempt,
-        // Only the decode engine can say what it makes of it.
-        None => {
-            slot.prefilled();
-            pair.decode(&mut Payload::Kept(kept)).await
-        }
+    if let Some(attempt) = split {
+        return attempt;
     }
+    // Only the decode engine can say what it makes of it.
+    slot.prefilled();
+    pair.decode(&mut Payload::Kept(kept)).await
 }
 
 /// Two engines for one request.
