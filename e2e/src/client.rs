@@ -151,7 +151,7 @@ impl Client {
 
     /// Closes a trajectory and waits until its sandbox is gone.
     pub async fn close(&mut self, id: &str) -> Result<(), Status> {
-        let request = CloseTrajectoryRequest { trajectory_id: id.to_owned() };
+        let request = CloseTrajectoryRequest { trajectory_id: id.to_owned(), job: String::new() };
         self.service.close_trajectory(request).await.map(drop)
     }
 
@@ -170,7 +170,7 @@ impl Client {
 
     /// Cancels an action.
     pub async fn cancel(&mut self, id: &str) -> Result<bool, Status> {
-        let request = CancelRequest { action_id: id.to_owned() };
+        let request = CancelRequest { action_id: id.to_owned(), job: String::new() };
         Ok(self.service.cancel(request).await?.into_inner().cancelled)
     }
 

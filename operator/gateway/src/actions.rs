@@ -121,7 +121,10 @@ impl Actions {
     /// closed already.
     pub async fn close(&self, trajectory: &str) -> Result<(), Fault> {
         self.patiently(|mut service| {
-            let request = pb::CloseTrajectoryRequest { trajectory_id: trajectory.to_owned() };
+            let request = pb::CloseTrajectoryRequest {
+                trajectory_id: trajectory.to_owned(),
+                job: self.job.to_string(),
+            };
             async move { service.close_trajectory(request).await.map(drop) }
         })
         .await
@@ -130,7 +133,8 @@ impl Actions {
     /// Cancels an action wherever it is; one that has ended is left as it is.
     pub async fn cancel(&self, action: &str) -> Result<(), Fault> {
         self.patiently(|mut service| {
-            let request = pb::CancelRequest { action_id: action.to_owned() };
+            let request =
+                pb::CancelRequest { action_id: action.to_owned(), job: self.job.to_string() };
             async move { service.cancel(request).await.map(drop) }
         })
         .await
@@ -205,8 +209,10 @@ impl Actions {
                 Ok(answer) => return Ok(answer),
                 Err(status) => fault_of(&status),
             };
-            let again =
-                matches!(fault.reason.as_ref(), UNREACHABLE | "QueueFull" | "QueueStopping");
+            let again = matches!(
+                fault.reason.as_ref(),
+                UNREACHABLE | DENIED | "QueueFull" | "QueueStopping"
+            );
             let pause = fault.retry_after.unwrap_or(wait);
             if !again || Instant::now() + pause >= until {
                 return Err(fault);
@@ -260,6 +266,11 @@ fn keep_tail(tail: &mut Vec<u8>, data: &[u8]) {
 
 /// Reason of a call that got no answer of the queue's own.
 const UNREACHABLE: &str = "QueueUnreachable";
+/// Reason of a call that the queue refused for this gateway's own credential: its token has
+/// run out, or the queue does not know the newest key yet.
+const DENIED: &str = "QueueDenied";
+/// When such a call is tried again: a key takes minutes to be known everywhere.
+const AGAIN: Duration = Duration::from_secs(5);
 /// Metadata key of the fault beside a gRPC status.
 const FAULT_METADATA: &str = "rollwright-fault-bin";
 
@@ -275,6 +286,14 @@ fn carry(fault: &pb::Fault) -> Status {
 pub(crate) fn fault_of(status: &Status) -> Fault {
     let value = status.metadata().get_bin(FAULT_METADATA).and_then(|value| value.to_bytes().ok());
     if let Some(fault) = value.and_then(|bytes| pb::Fault::decode(bytes).ok()) {
+        if matches!(fault.reason.as_str(), "Unauthenticated" | "Forbidden") {
+            // Nothing that a trajectory or its scoring did wrong.
+            let message = format!("the queue refuses this gateway: {}", fault.message);
+            // That it passes by itself keeps it from the count of a scoring's tries.
+            let mut denied = Fault::new(FaultKind::Infrastructure, DENIED, message);
+            denied.retry_after = Some(AGAIN);
+            return denied;
+        }
         let kind = match fault.kind() {
             Kind::User => FaultKind::User,
             Kind::Action => FaultKind::Action,
@@ -319,5 +338,29 @@ mod tests {
         assert_eq!(back.retry_after, Some(Duration::from_secs(3)));
         let back = fault_of(&Status::unavailable("refused"));
         assert_eq!((back.kind, back.reason.as_ref()), (FaultKind::Infrastructure, UNREACHABLE));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_credential_that_is_refused_is_tried_again() {
+        let actions = Actions::unix(Path::new("/nonexistent"), "job");
+        for reason in ["Unauthenticated", "Forbidden"] {
+            let refusal = pb::Fault {
+                kind: Kind::User.into(),
+                reason: reason.to_owned(),
+                message: "the signing key is not known".to_owned(),
+                retry_after: None,
+            };
+            let fault = fault_of(&carry(&refusal));
+            assert_eq!((fault.kind, fault.reason.as_ref()), (FaultKind::Infrastructure, DENIED));
+            let calls = std::cell::Cell::new(0);
+            let answer = actions.patiently(|_| {
+                calls.set(calls.get() + 1);
+                let first = calls.get() == 1;
+                let refusal = carry(&refusal);
+                async move { if first { Err(refusal) } else { Ok(()) } }
+            });
+            answer.await.unwrap();
+            assert_eq!(calls.get(), 2, "{reason}");
+        }
     }
 }

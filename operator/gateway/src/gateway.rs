@@ -20,9 +20,7 @@ use crate::actions::Actions;
 use crate::api;
 use crate::config::{GatewayConfig, QueueAddress, RewardConfig, WorkerConfig};
 use crate::dispatch::Dispatch;
-use crate::driver::{
-    Api, Driver, InitialError, Order, Parts as DriverParts, UnreadableWorkers, initial, recovered,
-};
+use crate::driver::{Api, Driver, Order, Parts as DriverParts, initial, recovered};
 use crate::engine::endpoint::{Bootstrap, Endpoint};
 use crate::events::{EventHub, HubLimits};
 use crate::fault::user;
@@ -76,9 +74,6 @@ pub enum GatewayError {
     /// The store has failed while it ran.
     #[error("the store has failed, see the log: start again when its disk is well")]
     StoreBroke,
-    /// What an earlier process has kept of its workers cannot be read.
-    #[error(transparent)]
-    Workers(#[from] UnreadableWorkers),
     /// A name is no id.
     #[error(transparent)]
     Id(#[from] InvalidId),
@@ -95,15 +90,6 @@ pub enum GatewayError {
         "RewardService `{0}` is a model on GPUs: give the URL that it is served at (--reward-url {0}=URL)"
     )]
     NoRewardUrl(String),
-}
-
-impl From<InitialError> for GatewayError {
-    fn from(error: InitialError) -> Self {
-        match error {
-            InitialError::Unreadable(error) => Self::Workers(error),
-            InitialError::Refused(fault) => Self::Refused(fault),
-        }
-    }
 }
 
 /// A gateway that listens.
@@ -145,7 +131,7 @@ impl Gateway {
         let dispatch = Dispatch::new(core, orders_tx.clone());
         let hub = EventHub::new(micros(), HubLimits::default());
         let (engines_tx, engines) = mpsc::channel(ENGINE_EVENTS);
-        let workers = initial(&config).await?;
+        let workers = initial(&config).await.map_err(GatewayError::Refused)?;
         let models = vec![config.model.clone()];
         let (job, limits) = (config.job_id()?, config.limits.clone());
         let driver = Driver::new(DriverParts {

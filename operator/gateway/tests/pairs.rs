@@ -12,6 +12,7 @@ use rollwright_core::router::Role;
 use rollwright_engine_sim::{
     Config, Dialect, Disaggregation, EngineSim, Fault, FaultKind, Latency, Outcome, Part,
 };
+use rollwright_gateway::GatewayConfig;
 use serde_json::{Value, json};
 
 /// A pair, or more of either kind: (prefill, decode).
@@ -26,24 +27,33 @@ fn config(dialect: Dialect) -> Config {
     Config { dialect, latency, mean_tokens: 0, ..Config::default() }
 }
 
+fn instance(dialect: Dialect, part: Part) -> Config {
+    Config { disaggregation: Some(Disaggregation::of(part)), ..config(dialect) }
+}
+
 impl Split {
     async fn start(dialect: Dialect, prefills: usize, decodes: usize) -> Self {
-        let instance = async |part: Part| {
-            let disaggregation = Some(Disaggregation::of(part));
-            EngineSim::start(Config { disaggregation, ..config(dialect) }).await.unwrap()
-        };
+        let prefill = vec![instance(dialect, Part::Prefill); prefills];
+        Self::of(dialect, prefill, vec![instance(dialect, Part::Decode); decodes]).await
+    }
+
+    async fn of(dialect: Dialect, prefills: Vec<Config>, decodes: Vec<Config>) -> Self {
         let (mut prefill, mut decode) = (Vec::new(), Vec::new());
-        for _ in 0..prefills {
-            prefill.push(instance(Part::Prefill).await);
+        for config in prefills {
+            prefill.push(EngineSim::start(config).await.unwrap());
         }
-        for _ in 0..decodes {
-            decode.push(instance(Part::Decode).await);
+        for config in decodes {
+            decode.push(EngineSim::start(config).await.unwrap());
         }
         Self { dialect, prefill, decode }
     }
 
     /// The gateway before them.
     async fn job(&self) -> Job {
+        self.job_with(|_| ()).await
+    }
+
+    async fn job_with(&self, change: impl FnOnce(&mut GatewayConfig)) -> Job {
         let urls = self.prefill.iter().chain(&self.decode).map(EngineSim::url).collect();
         let ports: Vec<_> = self.prefill.iter().map(|of| of.side_port().unwrap()).collect();
         let engine = if self.dialect == Dialect::Vllm { "vLLM" } else { "SGLang" };
@@ -53,6 +63,7 @@ impl Split {
                 worker.spec.role = if port.is_some() { Role::Prefill } else { Role::Decode };
                 worker.bootstrap_port = port.and_then(|port| (*port).try_into().ok());
             }
+            change(config);
         })
         .await
     }
@@ -320,4 +331,102 @@ async fn an_update_reaches_both_and_no_old_kv_survives_it() {
             assert_eq!(engine.violations(), [], "{dialect:?}");
         }
     }
+}
+
+/// What runs at each worker, in the order of the prefill and then the decode engines.
+async fn running(job: &Job) -> Vec<u64> {
+    let status = job.get("/rollout/v1/status").await.1;
+    // They stand in the order in which they joined.
+    let mut workers = status["workers"].as_array().unwrap().clone();
+    workers.sort_by_key(|worker| worker["id"].to_string());
+    workers.iter().map(|worker| worker["running"].as_u64().unwrap()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_not_split_takes_no_prefill_slot() {
+    let split = Split::start(Dialect::Vllm, 1, 1).await;
+    let job = split.job().await;
+    split.decode[0].inject(Fault::new(FaultKind::Never)).unwrap();
+    let mut body = split.body(5);
+    body["n"] = json!(2);
+    let call = tokio::spawn(job.request(split.path(), &body).send());
+    until("it is decoded alone", async || running(&job).await == [0, 1]).await;
+    call.abort();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_prefill_engine_is_busy_until_its_kv_was_fetched() {
+    let prefill = instance(Dialect::Vllm, Part::Prefill);
+    let step = Duration::from_hours(1);
+    let decode = Config {
+        latency: Latency { step, ..Latency::default() },
+        ..instance(Dialect::Vllm, Part::Decode)
+    };
+    let split = Split::of(Dialect::Vllm, vec![prefill], vec![decode]).await;
+    let job = split.job().await;
+    let call = tokio::spawn(job.request(split.path(), &split.body(5)).send());
+    until("it is to be decoded", async || split.decode[0].load() != (0, 0)).await;
+    assert_eq!(split.prefill[0].requests()[0].outcome, Outcome::Length, "prefilled");
+    assert_eq!(running(&job).await, [1, 1], "its KV may still be there");
+    call.abort();
+    split.until_idle(&job).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_engine_whose_first_word_is_an_error_has_made_nothing() {
+    for dialect in DIALECTS {
+        // The first decode engine gives up before any KV can come.
+        let mut hasty = instance(dialect, Part::Decode);
+        hasty.disaggregation.as_mut().unwrap().timeout = Duration::ZERO;
+        let decodes = vec![hasty, instance(dialect, Part::Decode)];
+        let split = Split::of(dialect, vec![instance(dialect, Part::Prefill)], decodes).await;
+        let (job, wanted) = (split.job().await, split.alone(20).await);
+        for _ in 0..2 {
+            let stream = Stream::begin(&split, &job, None, 20).await;
+            assert_eq!(stream.end().await, wanted, "{dialect:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_prefill_engine_that_hangs_is_blamed_and_not_the_one_that_waits_for_it() {
+    for stream in [false, true] {
+        let split = Split::start(Dialect::Sglang, 2, 1).await;
+        let wanted = split.alone(5).await;
+        let limit = Duration::from_secs(1);
+        let job = split.job_with(|config| config.limits.first_byte_timeout = limit).await;
+        split.prefill[0].inject(Fault { times: 0, ..Fault::new(FaultKind::Never) }).unwrap();
+        for _ in 0..2 {
+            if stream {
+                let trajectory = job.trajectory().await;
+                let stream = Stream::begin(&split, &job, Some(&trajectory), 5).await;
+                assert_eq!(stream.end().await, wanted);
+                let abort = format!("/rollout/v1/trajectories/{trajectory}/abort");
+                assert_eq!(job.post(&abort, &json!({})).await.0, 200, "room for the next");
+            } else {
+                let (status, reply) = job.post(split.path(), &split.body(5)).await;
+                assert_eq!((status, text(&reply)), (200, wanted.clone()));
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_is_slow_to_ask_holds_back_no_update() {
+    let split = Split::start(Dialect::Vllm, 1, 1).await;
+    let job = split.job_with(|config| config.limits.body_timeout = LIMIT * 10).await;
+    let weights = tempfile::tempdir().unwrap();
+    std::fs::write(weights.path().join("version.json"), r#"{"version":1}"#).unwrap();
+    // A body of no known length, of which the end does not come.
+    let piece = futures::stream::iter([Ok::<_, std::io::Error>(r#"{"model":"#)]);
+    let body = reqwest::Body::wrap_stream(piece.chain(futures::stream::pending()));
+    let request = job.request(split.path(), &json!({})).body(body);
+    let call = tokio::spawn(request.header("X-Rollwright-Trajectory", "free").send());
+    until("it is placed", async || running(&job).await == [1, 1]).await;
+    let begin = job.post("/rollout/v1/weights/begin", &json!({"version": 1})).await;
+    assert_eq!(begin.0, 200, "{}", begin.1);
+    let commit = json!({"version": 1, "path": weights.path()});
+    let (status, committed) = job.post("/rollout/v1/weights/commit", &commit).await;
+    assert_eq!((status, &committed["workers"]), (200, &json!(2)), "{committed}");
+    call.abort();
 }

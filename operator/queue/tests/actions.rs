@@ -111,7 +111,7 @@ async fn cancel_reaches_waiting_and_running_actions() {
         drop(client.execute(action(id, "t", "hold")).await.unwrap());
     }
     for id in ["waiting", "running"] {
-        let request = pb::CancelRequest { action_id: id.to_owned() };
+        let request = pb::CancelRequest { action_id: id.to_owned(), job: String::new() };
         assert!(client.cancel(request).await.unwrap().into_inner().cancelled);
     }
     let mut last = None;
@@ -121,7 +121,7 @@ async fn cancel_reaches_waiting_and_running_actions() {
     assert!(matches!(last, Some(pb::action_event::Event::Cancelled(_))));
     let (events, _) = run(&mut client, action("waiting", "t", "hold")).await.unwrap();
     assert_eq!(events, ["cancelled"]);
-    let request = pb::CancelRequest { action_id: "unknown".to_owned() };
+    let request = pb::CancelRequest { action_id: "unknown".to_owned(), job: String::new() };
     assert!(!client.cancel(request).await.unwrap().into_inner().cancelled);
     queue.stop().await;
 }

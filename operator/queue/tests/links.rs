@@ -279,7 +279,7 @@ async fn what_was_cancelled_while_it_waited_stays_so_when_the_queue_is_killed() 
         streams.push(stream);
     }
     agent.wait_started("runs").await;
-    let request = pb::CancelRequest { action_id: "waits".to_owned() };
+    let request = pb::CancelRequest { action_id: "waits".to_owned(), job: String::new() };
     assert!(caller.cancel(request).await.unwrap().into_inner().cancelled);
     process.kill();
     let node = agent.cut();
@@ -293,7 +293,7 @@ async fn what_was_cancelled_while_it_waited_stays_so_when_the_queue_is_killed() 
     ends_with(&mut caller, action("runs", "t", "hold")).await;
     assert!(!agent.node.lock().unwrap().starts.contains_key("waits"));
     // A trajectory whose close was answered is not there after a death either.
-    let close = pb::CloseTrajectoryRequest { trajectory_id: "t".to_owned() };
+    let close = pb::CloseTrajectoryRequest { trajectory_id: "t".to_owned(), job: String::new() };
     caller.close_trajectory(close).await.unwrap();
     process.kill();
     drop(agent.cut());

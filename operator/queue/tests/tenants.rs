@@ -148,18 +148,31 @@ async fn a_namespace_reaches_nothing_of_another() {
     assert_eq!(code(read), Code::NotFound);
     assert_eq!(cluster.http(Some("other"), "GET", "/v1/trajectories/t", "").await, 404);
     // What ends things is answered as for unknown ids, and ends nothing.
-    let cancel = pb::CancelRequest { action_id: "held".to_owned() };
+    let cancel = pb::CancelRequest { action_id: "held".to_owned(), job: String::new() };
     assert!(!theirs.cancel(cancel).await.unwrap().into_inner().cancelled);
     theirs
-        .close_trajectory(pb::CloseTrajectoryRequest { trajectory_id: "t".to_owned() })
+        .close_trajectory(pb::CloseTrajectoryRequest {
+            trajectory_id: "t".to_owned(),
+            job: String::new(),
+        })
         .await
         .unwrap();
-    let release = pb::ReleaseRequest { permit_id: "p".to_owned(), retry_after: None };
+    let release =
+        pb::ReleaseRequest { permit_id: "p".to_owned(), retry_after: None, job: String::new() };
     theirs.release(release).await.unwrap();
     let again = theirs.acquire(permit("p", "other.math")).await.map(drop);
     assert_eq!(code(again), Code::AlreadyExists);
     let refused = theirs.acquire(permit("q", "team.math")).await.map(drop);
     assert_eq!(code(refused), Code::PermissionDenied);
+
+    // One job of a namespace ends nothing of another either, where it says which it is.
+    let job = || "team.code".to_owned();
+    let cancel = pb::CancelRequest { action_id: "held".to_owned(), job: job() };
+    assert!(!ours.cancel(cancel).await.unwrap().into_inner().cancelled);
+    let close = pb::CloseTrajectoryRequest { trajectory_id: "t".to_owned(), job: job() };
+    ours.close_trajectory(close).await.unwrap();
+    let release = pb::ReleaseRequest { permit_id: "p".to_owned(), retry_after: None, job: job() };
+    ours.release(release).await.unwrap();
 
     // Counts are of one's own; nodes and quotas are the operator's.
     let stats = theirs.stats(pb::StatsRequest {}).await.unwrap().into_inner();
@@ -172,8 +185,17 @@ async fn a_namespace_reaches_nothing_of_another() {
     assert_eq!((stats.trajectories, stats.running, stats.nodes.len()), (1, 1, 1));
     assert_eq!(stats.quotas[0].running, 1, "the permit is still held");
 
+    // What is its own it ends, by its name or without one.
+    for job in [String::new(), "team.math".to_owned()] {
+        ours.open_trajectory(opening("own", "team.math")).await.unwrap();
+        let close = pb::CloseTrajectoryRequest { trajectory_id: "own".to_owned(), job };
+        ours.close_trajectory(close).await.unwrap();
+        let stats = ours.stats(pb::StatsRequest {}).await.unwrap().into_inner();
+        assert_eq!(stats.trajectories, 1);
+    }
+
     // The operator may end what it likes.
-    let cancel = pb::CancelRequest { action_id: "held".to_owned() };
+    let cancel = pb::CancelRequest { action_id: "held".to_owned(), job: String::new() };
     assert!(operator.cancel(cancel).await.unwrap().into_inner().cancelled);
     cluster.stop().await;
 }

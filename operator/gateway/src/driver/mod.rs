@@ -28,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::fleet::Fleet;
-pub(crate) use self::fleet::{InitialError, UnreadableWorkers, Wish, initial};
+pub(crate) use self::fleet::{Wish, initial};
 pub(crate) use self::recover::recovered;
 pub(crate) use self::rollouts::Api;
 use self::waiting::Waiting;
@@ -62,7 +62,7 @@ pub(crate) struct Driver {
     /// May be locked while the core is asked, and never the other way round.
     fleet: Mutex<Fleet>,
     /// One set of workers is taken after the other.
-    wishing: tokio::sync::Mutex<()>,
+    wishing: Arc<tokio::sync::Mutex<()>>,
     /// By the index of the service.
     scorers: Vec<Scorer>,
     actions: Option<Actions>,
@@ -119,7 +119,7 @@ impl Driver {
         }
         Arc::new(Self {
             fleet: Mutex::new(fleet),
-            wishing: tokio::sync::Mutex::default(),
+            wishing: Arc::default(),
             config: parts.config,
             dispatch: parts.dispatch,
             orders_tx: parts.orders_tx,

@@ -180,3 +180,9 @@ pub(crate) fn error_inside(body: &Bytes) -> Option<Fault> {
     };
     error.then(|| Fault::new(FaultKind::Infrastructure, "EngineError", message()))
 }
+
+/// The same of a piece of a reply: whole, or as an event.
+pub(crate) fn error_within(piece: &Bytes) -> Option<Fault> {
+    let start = if piece.starts_with(b"data: ") { 6 } else { 0 };
+    error_inside(&piece.slice(start..))
+}

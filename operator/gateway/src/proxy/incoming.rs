@@ -14,18 +14,19 @@ pub(crate) struct EngineBody {
 }
 
 impl EngineBody {
-    /// Waits for the first piece, which still comes first. Ready too when there is none.
+    /// Waits for the first piece and shows it; it still comes first. `None` when there is
+    /// none.
     pub(crate) fn poll_first(
         &mut self,
         context: &mut Context<'_>,
-    ) -> Poll<Result<(), hyper::Error>> {
+    ) -> Poll<Result<Option<&Bytes>, hyper::Error>> {
         while self.first.is_none() {
             match ready!(Pin::new(&mut self.rest).poll_frame(context)).transpose()? {
                 None => break,
                 Some(frame) => self.first = frame.into_data().ok(),
             }
         }
-        Poll::Ready(Ok(()))
+        Poll::Ready(Ok(self.first.as_ref()))
     }
 }
 

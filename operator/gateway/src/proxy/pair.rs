@@ -4,6 +4,7 @@
 mod at_once;
 mod in_turn;
 
+use std::future::poll_fn;
 use std::sync::Arc;
 
 use http::StatusCode;
@@ -43,9 +44,14 @@ async fn pair(
     outgoing: &Outgoing,
     payload: &mut Payload,
 ) -> Attempt {
-    let kept = match payload.keep(shard.limits(), &shard.shared.budget).await {
-        Ok(kept) => kept,
-        Err(fault) => return Attempt::Client(fault),
+    let kept = tokio::select! {
+        biased;
+        kept = payload.keep(shard.limits(), &shard.shared.budget) => match kept {
+            Ok(kept) => kept,
+            Err(fault) => return Attempt::Client(fault),
+        },
+        // A slow client holds back no update.
+        stop = poll_fn(|context| slot.poll_stop(context)) => return Attempt::Stopped(stop),
     };
     let pair = Pair { shard, slot, prefill, outgoing };
     let split = match (prefill.kind, &prefill.bootstrap) {
@@ -53,11 +59,12 @@ async fn pair(
         (EngineType::SGLang, Some(bootstrap)) => pair.at_once(bootstrap, &kept).await,
         (EngineType::SGLang | EngineType::OpenAI, _) => None,
     };
-    match split {
-        Some(attempt) => attempt,
-        // Only the decode engine can say what it makes of it.
-        None => pair.decode(&mut Payload::Kept(kept)).await,
+    if let Some(attempt) = split {
+        return attempt;
     }
+    // Only the decode engine can say what it makes of it.
+    slot.prefilled();
+    pair.decode(&mut Payload::Kept(kept)).await
 }
 
 /// Two engines for one request.

@@ -50,10 +50,13 @@ impl Idle {
     }
 }
 
+/// Reason of the fault of an engine that went silent.
+pub(crate) const SILENT: &str = "EngineSilent";
+
 /// The fault of an engine that went silent.
 pub(crate) fn silent(limit: Duration) -> Fault {
     let message = format!("the engine sent nothing for {} s", limit.as_secs());
-    Fault::new(FaultKind::Timeout, "EngineSilent", message)
+    Fault::new(FaultKind::Timeout, SILENT, message)
 }
 
 /// The fault of an engine whose reply broke off.

@@ -68,9 +68,11 @@ impl ActionService for ActionApi {
         request: Request<pb::CloseTrajectoryRequest>,
     ) -> Answer<pb::CloseTrajectoryResponse> {
         let caller = caller(&request)?;
-        let trajectory = TrajectoryId::new(&request.into_inner().trajectory_id)
-            .map_err(|error| refused(convert::bad_id(error)))?;
-        let closed = self.handle.call(|reply| Input::Close { caller, trajectory, reply }).await;
+        let pb::CloseTrajectoryRequest { trajectory_id, job } = request.into_inner();
+        let trajectory =
+            TrajectoryId::new(&trajectory_id).map_err(|error| refused(convert::bad_id(error)))?;
+        let closed =
+            self.handle.call(|reply| Input::Close { caller, job, trajectory, reply }).await;
         closed.map(|()| Response::new(pb::CloseTrajectoryResponse {})).map_err(refused)
     }
 
@@ -136,9 +138,10 @@ impl ActionService for ActionApi {
 
     async fn cancel(&self, request: Request<pb::CancelRequest>) -> Answer<pb::CancelResponse> {
         let caller = caller(&request)?;
-        let action = ActionId::new(&request.into_inner().action_id)
-            .map_err(|error| refused(convert::bad_id(error)))?;
-        let cancelled = self.handle.call(|reply| Input::Cancel { caller, action, reply }).await;
+        let pb::CancelRequest { action_id, job } = request.into_inner();
+        let action = ActionId::new(&action_id).map_err(|error| refused(convert::bad_id(error)))?;
+        let cancelled =
+            self.handle.call(|reply| Input::Cancel { caller, job, action, reply }).await;
         let cancelled = cancelled.map_err(refused)?;
         Ok(Response::new(pb::CancelResponse { cancelled }))
     }

@@ -90,6 +90,7 @@ pub(super) async fn cancel(
     Path(id): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
     let action = action_id(&id)?;
-    let cancelled = handle.call(|reply| Input::Cancel { caller, action, reply }).await?;
+    let job = String::new();
+    let cancelled = handle.call(|reply| Input::Cancel { caller, job, action, reply }).await?;
     Ok(Json(json!({ "cancelled": cancelled })))
 }

@@ -44,7 +44,7 @@ pub(super) async fn release(
         retry_after = duration.and_then(|duration| duration.try_into().ok());
         wrong = retry_after.is_none();
     }
-    let request = pb::ReleaseRequest { permit_id, retry_after };
+    let request = pb::ReleaseRequest { permit_id, retry_after, job: String::new() };
     // A number that is no time does not keep the permit.
     handle.call(|reply| Input::Release { caller, request, reply }).await?;
     if wrong {

@@ -52,6 +52,7 @@ pub(super) async fn close(
     Path(id): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
     let trajectory = trajectory_id(&id)?;
-    handle.call(|reply| Input::Close { caller, trajectory, reply }).await?;
+    let job = String::new();
+    handle.call(|reply| Input::Close { caller, job, trajectory, reply }).await?;
     Ok(Json(json!({})))
 }

@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 
 use super::input::{Lookup, Reply};
 use super::output::Output;
+use super::trajectories::may_end;
 use super::{Peek, Scheduler, State, Subscriber};
 use crate::config::{DEFAULT_PROFILE, Profile};
 use crate::convert;
@@ -320,8 +321,8 @@ impl Scheduler {
         let _gone = reply.send(peek);
     }
 
-    pub(super) fn cancel(&mut self, caller: &Caller, id: &ActionId, reply: Reply<bool>) {
-        let action = self.actions.get_mut(id).filter(|action| caller.may_use(&action.job));
+    pub(super) fn cancel(&mut self, caller: &Caller, job: &str, id: &ActionId, reply: Reply<bool>) {
+        let action = self.actions.get_mut(id).filter(|action| may_end(caller, job, &action.job));
         let Some(action) = action.filter(|action| !action.told) else {
             // A caller that has gone does not want the answer.
             return drop(reply.send(Ok(false)));

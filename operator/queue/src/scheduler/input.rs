@@ -53,6 +53,8 @@ pub(crate) enum Input {
     },
     Cancel {
         caller: Caller,
+        /// As it was named; empty for any.
+        job: String,
         action: ActionId,
         reply: Reply<bool>,
     },
@@ -63,6 +65,8 @@ pub(crate) enum Input {
     },
     Close {
         caller: Caller,
+        /// As it was named; empty for any.
+        job: String,
         trajectory: TrajectoryId,
         reply: Reply<()>,
     },

@@ -255,9 +255,13 @@ impl Scheduler {
                 self.attach_only(&caller, &action, &to, reply);
             }
             Input::Peek { caller, action, reply } => self.peek(&caller, &action, reply),
-            Input::Cancel { caller, action, reply } => self.cancel(&caller, &action, reply),
+            Input::Cancel { caller, job, action, reply } => {
+                self.cancel(&caller, &job, &action, reply);
+            }
             Input::Open { caller, request, reply } => self.open(&caller, request, reply),
-            Input::Close { caller, trajectory, reply } => self.close(&caller, trajectory, reply),
+            Input::Close { caller, job, trajectory, reply } => {
+                self.close(&caller, &job, trajectory, reply);
+            }
             Input::Look { caller, trajectory, reply } => self.look(&caller, &trajectory, reply),
             Input::Acquire { caller, request, waiter, reply } => {
                 self.acquire(&caller, &request, waiter, reply);

@@ -10,6 +10,7 @@ use rollwright_core::time::Time;
 use rollwright_proto::v1 as pb;
 
 use super::input::Reply;
+use super::trajectories::may_end;
 use super::{Scheduler, seconds};
 use crate::convert;
 use crate::fault::user;
@@ -100,7 +101,11 @@ impl Scheduler {
         let retry_after = retry_after.map(|after| after.min(MAX_RETRY_AFTER));
         let permit = PermitId::new(&request.permit_id).map_err(convert::bad_id);
         let answer = permit.map(|permit| {
-            if self.permits.get(&permit).is_some_and(|held| caller.may_use(&held.job)) {
+            if self
+                .permits
+                .get(&permit)
+                .is_some_and(|held| may_end(caller, &request.job, &held.job))
+            {
                 self.events.push(Event::Release { permit, retry_after });
             }
         });

@@ -108,6 +108,11 @@ struct Farewell {
     closers: Vec<Reply<()>>,
 }
 
+/// True when the caller, who speaks for `named` if that is a job, may end what is of `job`.
+pub(super) fn may_end(caller: &Caller, named: &str, job: &JobId) -> bool {
+    (named.is_empty() || named == job.as_str()) && caller.may_use(job)
+}
+
 impl Scheduler {
     /// The job of a trajectory that the caller may use.
     pub(super) fn trajectory_job(
@@ -206,8 +211,8 @@ impl Scheduler {
         }));
     }
 
-    pub(super) fn close(&mut self, caller: &Caller, id: TrajectoryId, reply: Reply<()>) {
-        match self.trajectories.get_mut(&id).filter(|open| caller.may_use(&open.job)) {
+    pub(super) fn close(&mut self, caller: &Caller, job: &str, id: TrajectoryId, reply: Reply<()>) {
+        match self.trajectories.get_mut(&id).filter(|open| may_end(caller, job, &open.job)) {
             Some(open) => {
                 open.closers.retain(|other| !other.is_closed());
                 open.closers.push(reply);

@@ -17,14 +17,13 @@ use rollwright_core::version::Version;
 use rollwright_core::weights;
 use tokio::sync::mpsc;
 
-pub(crate) use self::file::UnreadableWorkers;
 pub(crate) use self::wish::Wish;
 use super::Driver;
-use crate::api::types::{WorkerSet, WorkerStates, WorkerStatus, WorkerUrl};
+use crate::api::types::{WishedWorker, WorkerSet, WorkerStates, WorkerStatus, WorkerUrl};
 use crate::config::{GatewayConfig, WorkerConfig};
 use crate::dispatch::Dispatch;
 use crate::engine::control::Control;
-use crate::fault::user;
+use crate::fault::{infrastructure, user};
 use crate::workers::{Watch, WorkerEvent};
 
 /// Every worker that is known here.
@@ -221,18 +220,29 @@ impl Member {
 
 impl Driver {
     /// The workers are to be these. What is written is what a restart finds, so it comes
-    /// first.
-    pub(super) async fn set_workers(&self, set: WorkerSet) -> Result<WorkerStates, Fault> {
+    /// first. Goes on though the caller has left: the file and what runs stay the same set.
+    pub(super) async fn set_workers(
+        self: &Arc<Self>,
+        set: WorkerSet,
+    ) -> Result<WorkerStates, Fault> {
         if !self.config.workers_api {
             let message = "this gateway was started with its engines: start it with --workers-api to name them here";
             return Err(user("WorkersFixed", message));
         }
-        let _turn = self.wishing.lock().await;
-        let wishes = set.workers.iter().map(|worker| Wish::new(worker, &self.config));
-        let wishes = wishes.collect::<Result<Vec<_>, _>>()?;
-        file::write(self.config.workers_file(), set).await?;
-        self.wish(wishes)?;
-        Ok(self.worker_states())
+        let driver = Arc::clone(self);
+        let turn = Arc::clone(&self.wishing).lock_owned().await;
+        let taken = tokio::spawn(async move {
+            let _turn = turn;
+            let wishes = set.workers.iter().map(|worker| Wish::new(worker, &driver.config));
+            let wishes = wishes.collect::<Result<Vec<_>, _>>()?;
+            file::write(driver.config.workers_file(), set).await?;
+            driver.wish(wishes)?;
+            Ok(driver.worker_states())
+        });
+        taken.await.unwrap_or_else(|error| {
+            let message = format!("the set of workers was not taken to its end: {error}");
+            Err(infrastructure("WorkersNotKept", message))
+        })
     }
 
     pub(super) fn worker_states(&self) -> WorkerStates {
@@ -304,29 +314,21 @@ impl Driver {
 }
 
 /// The workers that a gateway starts with: those of its last set, else those of its settings.
-pub(crate) async fn initial(config: &GatewayConfig) -> Result<Vec<Wish>, InitialError> {
-    let set = if config.workers_api { file::read(config.workers_file()).await? } else { None };
-    let wishes = match set {
-        Some(set) => set.workers.iter().map(|worker| Wish::new(worker, config)).collect(),
-        None => config
-            .workers
-            .iter()
-            .map(|worker| Wish::of(worker.clone(), false, config))
-            .collect::<Result<Vec<_>, Fault>>(),
+///
+/// What was kept is a help and not the truth: whoever named the workers names them again, so
+/// what cannot be used of it is left out, and a gateway that could not start would never hear.
+pub(crate) async fn initial(config: &GatewayConfig) -> Result<Vec<Wish>, Fault> {
+    let kept = if config.workers_api { file::read(config.workers_file()).await } else { None };
+    let Some(set) = kept else {
+        let workers = config.workers.iter();
+        return workers.map(|worker| Wish::of(worker.clone(), false, config)).collect();
     };
-    wishes.map_err(InitialError::Refused)
-}
-
-/// Why a gateway cannot start with its workers.
-pub(crate) enum InitialError {
-    /// What an earlier process has written cannot be read.
-    Unreadable(UnreadableWorkers),
-    /// A worker cannot be.
-    Refused(Fault),
-}
-
-impl From<UnreadableWorkers> for InitialError {
-    fn from(error: UnreadableWorkers) -> Self {
-        Self::Unreadable(error)
-    }
+    let usable = |worker: &WishedWorker| match Wish::new(worker, config) {
+        Ok(wish) => Some(wish),
+        Err(fault) => {
+            tracing::warn!(worker = %worker.name, %fault, "a worker of the last set cannot be used: it is left out until it is named again");
+            None
+        }
+    };
+    Ok(set.workers.iter().filter_map(usable).collect())
 }

@@ -6,9 +6,10 @@
 use std::future::{Future as _, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
-use bytes::Bytes;
 use http::Response;
 use http_body_util::BodyExt as _;
 use rollwright_core::fault::Fault;
@@ -22,10 +23,13 @@ use crate::fault::infrastructure;
 use crate::proxy::Shard;
 use crate::proxy::abort::AbortByName;
 use crate::proxy::exchange::{Attempt, Lease, Outgoing, Payload, exchange, is_event_stream};
-use crate::proxy::generate::error_inside;
+use crate::proxy::generate::error_within;
 use crate::proxy::incoming::EngineBody;
-use crate::proxy::relay::{Idle, broke_off, silent};
+use crate::proxy::relay::{Idle, SILENT, broke_off, silent};
 use crate::proxy::upload::Kept;
+
+/// How long a prefill may take to tell its own end, when the decode engine has failed.
+const GRACE: Duration = Duration::from_secs(1);
 
 /// How a prefill has ended.
 // It lives for a moment; a box would cost more.
@@ -40,6 +44,8 @@ enum Prefilled {
 
 /// A prefill on its way: dropped, it is aborted.
 struct Prefill {
+    /// The head of its reply is there.
+    headed: Arc<AtomicBool>,
     // Dropped in this order: the connection is closed, then the engine is told by name.
     task: AbortOnDropHandle<Prefilled>,
     abort: Option<AbortByName>,
@@ -83,7 +89,10 @@ impl Pair<'_> {
                 };
                 if let Poll::Ready(first) = response.body_mut().poll_first(context) {
                     return Poll::Ready(match first {
-                        Ok(()) => Next::Begun,
+                        Ok(first) => match first.and_then(error_within) {
+                            Some(fault) => Next::Failed(fault),
+                            None => Next::Begun,
+                        },
                         Err(error) => Next::Failed(broke_off(&error)),
                     });
                 }
@@ -106,6 +115,12 @@ impl Pair<'_> {
                     return Some(Attempt::PrefillFailed(fault));
                 }
                 Next::Decode(Attempt::Reply(response, lease)) => {
+                    if response.status().is_server_error()
+                        && let Some(prefill) = prefill.take()
+                    {
+                        let ended = Attempt::Reply(response, lease);
+                        return Some(prefill.behind(ended).await);
+                    }
                     let whole = !is_event_stream(response.headers());
                     if whole && response.status().is_success() {
                         if let Some(prefill) = prefill.take() {
@@ -118,9 +133,16 @@ impl Pair<'_> {
                     }
                     reply = Some((response, lease));
                 }
+                Next::Decode(Attempt::Failed(fault)) | Next::Failed(fault) => {
+                    let headed = reply.is_some();
+                    return Some(match prefill.take() {
+                        Some(prefill) if fault.reason == SILENT => prefill.silence(fault, headed),
+                        Some(prefill) => prefill.behind(Attempt::Failed(fault)).await,
+                        None => Attempt::Failed(fault),
+                    });
+                }
                 Next::Decode(ended) => return Some(ended),
                 Next::Stopped(stop) => return Some(Attempt::Stopped(stop)),
-                Next::Failed(fault) => return Some(Attempt::Failed(fault)),
             }
             if prefill.is_none()
                 && let Some((response, lease)) = reply.take()
@@ -144,8 +166,10 @@ impl Pair<'_> {
             headers: self.outgoing.headers.clone(),
         };
         let abort = rid.map(|rid| AbortByName::new(&shard, &prefill, rid));
-        let task = tokio::spawn(async move { run(&shard, &prefill, &outgoing, body).await });
-        Prefill { task: AbortOnDropHandle::new(task), abort }
+        let headed = Arc::new(AtomicBool::new(false));
+        let heard = Arc::clone(&headed);
+        let run = async move { run(&shard, &prefill, &outgoing, body, &heard).await };
+        Prefill { headed, task: AbortOnDropHandle::new(tokio::spawn(run)), abort }
     }
 }
 
@@ -159,6 +183,26 @@ impl Prefill {
         })
     }
 
+    /// Whose fault it is that the decode engine has ended so: it is told of a lost KV before
+    /// the prefill's own end is seen here.
+    async fn behind(self, decode: Attempt) -> Attempt {
+        match tokio::time::timeout(GRACE, self.task).await {
+            Ok(Ok(Prefilled::Failed(fault))) => Attempt::PrefillFailed(fault),
+            Ok(Ok(Prefilled::Refused(response, lease))) => Attempt::Reply(response, lease),
+            Ok(Ok(Prefilled::Done) | Err(_)) | Err(_) => decode,
+        }
+    }
+
+    /// Whose fault it is that the decode engine is silent while the KV has not gone: its own
+    /// if it alone has not answered at all, else it waits for the prefill.
+    fn silence(self, fault: Fault, decode_headed: bool) -> Attempt {
+        if self.headed.load(Ordering::Relaxed) && !decode_headed {
+            Attempt::Failed(fault)
+        } else {
+            Attempt::PrefillFailed(fault)
+        }
+    }
+
     /// It has done its part: the rest of its answer is read in its own time, so that the
     /// connection can be used again.
     fn leave(self) {
@@ -169,18 +213,13 @@ impl Prefill {
     }
 }
 
-/// An error that comes with status 200, as an event or whole.
-fn error_within(piece: &Bytes) -> Option<Fault> {
-    let start = if piece.starts_with(b"data: ") { 6 } else { 0 };
-    error_inside(&piece.slice(start..))
-}
-
 /// Sends the request to the prefill engine, and reads its answer to the end.
 async fn run(
     shard: &Arc<Shard>,
     prefill: &Arc<Endpoint>,
     outgoing: &Outgoing,
     body: Kept,
+    headed: &AtomicBool,
 ) -> Prefilled {
     let mut payload = Payload::Kept(body);
     let (response, lease) = match exchange(shard, prefill, None, outgoing, &mut payload).await {
@@ -193,6 +232,7 @@ async fn run(
             return Prefilled::Failed(infrastructure("Stopped", "the prefill was stopped"));
         }
     };
+    headed.store(true, Ordering::Relaxed);
     if let Some(fault) = broke(response.status(), prefill) {
         return Prefilled::Failed(fault);
     }

@@ -1,5 +1,8 @@
 //! vLLM: first the prefill, then the decoding from the KV that it has kept.
 
+use std::future::poll_fn;
+use std::task::Poll;
+
 use http::header::ACCEPT_ENCODING;
 use http_body_util::{BodyExt as _, Limited};
 use rollwright_core::fault::Fault;
@@ -8,9 +11,9 @@ use super::{Pair, broke};
 use crate::dispatch::Stop;
 use crate::engine::dialect::Api;
 use crate::engine::handover;
-use crate::proxy::exchange::{Attempt, Outgoing, Payload, exchange};
-use crate::proxy::generate::error_inside;
-use crate::proxy::relay::{broke_off, silent};
+use crate::proxy::exchange::{Attempt, Outgoing, Payload, exchange, is_event_stream};
+use crate::proxy::generate::{error_inside, error_within};
+use crate::proxy::relay::{Idle, broke_off, silent};
 use crate::proxy::upload::Kept;
 
 /// The longest answer to a prefill: one token, and where the KV of the prompt is.
@@ -25,23 +28,50 @@ impl Pair<'_> {
             Ok(kv) => kv,
             Err(attempt) => return Some(attempt),
         };
-        self.slot.prefilled();
         let metrics = &self.shard.parts().metrics;
-        let second = kv.as_deref().and_then(|kv| handover::with_kv(&body, kv));
-        let made = if let Some(second) = second {
-            metrics.prefilled.inc();
-            self.made(second)
-        } else {
+        let Some(second) = kv.as_deref().and_then(|kv| handover::with_kv(&body, kv)) else {
+            self.slot.prefilled();
             if metrics.without_kv.get() == 0 {
                 tracing::warn!(worker = %self.prefill.worker, "it has prefilled and kept no KV: start vLLM with a connector (--kv-transfer-config), else every prompt is computed twice");
             }
             metrics.without_kv.inc();
-            Ok(kept.clone())
+            return Some(self.decode(&mut Payload::Kept(kept.clone())).await);
         };
-        Some(match made {
-            Ok(made) => self.decode(&mut Payload::Kept(made)).await,
+        metrics.prefilled.inc();
+        Some(match self.made(second) {
+            Ok(made) => self.pull(made).await,
             Err(fault) => Attempt::Client(fault),
         })
+    }
+
+    /// Decodes from the KV that the prefill engine keeps until it was fetched: its slot is
+    /// free, and it may be drained or updated, when the decode engine has made something.
+    async fn pull(&self, made: Kept) -> Attempt {
+        let (mut response, lease) = match self.decode(&mut Payload::Kept(made)).await {
+            Attempt::Reply(response, lease) => (response, lease),
+            ended => return ended,
+        };
+        if response.status().is_success() && is_event_stream(response.headers()) {
+            let limit = self.shard.limits().first_byte_timeout;
+            let mut silence = Idle::new(limit);
+            let ended = poll_fn(|context| {
+                if let Poll::Ready(first) = response.body_mut().poll_first(context) {
+                    return Poll::Ready(match first {
+                        Ok(first) => first.and_then(error_within).map(Attempt::Failed),
+                        Err(error) => Some(Attempt::Failed(broke_off(&error))),
+                    });
+                }
+                if let Poll::Ready(stop) = self.slot.poll_stop(context) {
+                    return Poll::Ready(Some(Attempt::Stopped(stop)));
+                }
+                silence.poll(context).map(|()| Some(Attempt::Failed(silent(limit))))
+            });
+            if let Some(ended) = ended.await {
+                return ended;
+            }
+        }
+        self.slot.prefilled();
+        Attempt::Reply(response, lease)
     }
 
     /// Where the KV is; else how the attempt has ended.
