@@ -83,7 +83,7 @@ pub(super) fn reservations(
         let pod = there.remove(name.as_str());
         let possible = offer(node, cpu);
         match (pod, possible) {
-            (Some(pod), _) if wanted && stands(pod, &config) => {
+            (Some(pod), _) if wanted && stands(pod, &config) && has_room(pod, possible) => {
                 changes.offers.insert(node.name.clone(), held(pod));
                 continue;
             }
@@ -116,6 +116,14 @@ fn stands(pod: &Pod, config: &str) -> bool {
     !has_ended(pod)
         && pod.metadata.deletion_timestamp.is_none()
         && built_for.is_some_and(|of| of == config)
+}
+
+/// Whether the scheduler has placed it, or may. Where other pods were quicker it would wait for
+/// ever: it is made anew for what they left, since no sandbox lives in it yet.
+fn has_room(pod: &Pod, possible: Option<Offer>) -> bool {
+    let placed = pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some());
+    let Offer { cores, memory } = held(pod);
+    placed || possible.is_some_and(|offer| cores <= offer.cores && memory <= offer.memory)
 }
 
 /// What a reservation holds.

@@ -159,6 +159,20 @@ fn a_claimed_pool_reserves_what_others_leave_and_keeps_it() {
 }
 
 #[test]
+fn a_reservation_that_others_were_quicker_than_is_made_anew_for_what_they_left() {
+    let (mut world, pool) = cpu_world();
+    world.queue("tools", &json!(["cpu"]));
+    let (changes, ..) = world.pass(&pool);
+    let mut pod = made(&changes, "Pending");
+    pod["spec"].as_object_mut().unwrap().remove("nodeName");
+    world.pod(&pod);
+    assert_eq!(world.pass(&pool).0.delete.len(), 0, "the scheduler may still place it");
+    world.stranger("s", "a", &json!({"cpu": "1200m", "memory": "1Gi"}));
+    let (later, ..) = world.pass(&pool);
+    assert_eq!((later.delete.len(), later.make.len()), (1, 0), "it would wait for ever");
+}
+
+#[test]
 fn a_reservation_goes_with_its_claim_its_node_its_settings_and_its_end() {
     let claimed = || {
         let (mut world, pool) = cpu_world();
