@@ -121,9 +121,10 @@ impl Actions {
     /// closed already.
     pub async fn close(&self, trajectory: &str) -> Result<(), Fault> {
         self.patiently(|mut service| {
+            // Of any job: agents may have opened it without naming ours.
             let request = pb::CloseTrajectoryRequest {
                 trajectory_id: trajectory.to_owned(),
-                job: self.job.to_string(),
+                job: String::new(),
             };
             async move { service.close_trajectory(request).await.map(drop) }
         })
@@ -133,8 +134,7 @@ impl Actions {
     /// Cancels an action wherever it is; one that has ended is left as it is.
     pub async fn cancel(&self, action: &str) -> Result<(), Fault> {
         self.patiently(|mut service| {
-            let request =
-                pb::CancelRequest { action_id: action.to_owned(), job: self.job.to_string() };
+            let request = pb::CancelRequest { action_id: action.to_owned(), job: String::new() };
             async move { service.cancel(request).await.map(drop) }
         })
         .await
