@@ -66,7 +66,7 @@ def test_a_batch_is_given_until_it_is_acknowledged(gateway: Gateway) -> None:
     for batch in trainer.batches():
         seen.append(batch)
         break
-    asked_for_more = another.take(groups=2, wait=0)
+    asked_for_more = another.take(groups=2, wait=30)
     assert asked_for_more is not None
     assert [content(batch) for batch in [*seen, asked_for_more]] == [content(seen[0])] * 3
     payloads = [group.payload for batch in another.batches(limit=2) for group in batch.groups]

@@ -239,6 +239,8 @@ class Status(TypedDict):
     job: str
     version: int
     workers: list[WorkerStatus]
+    lacks: str | None
+    """`prefill` or `decode`, where those are separate and no healthy worker does that part."""
     pending: int
     trajectories: TrajectoryCounts
     groups_open: int
