@@ -8,6 +8,7 @@ pub mod buffer;
 pub mod cpu;
 pub mod elastic;
 pub mod fault;
+mod gain;
 pub mod ids;
 pub mod placement;
 pub mod queue;

@@ -1,10 +1,10 @@
 //! The greedy by marginal gain, where it is exact.
 
-use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
 use super::Arrangement;
 use super::task::{Choice, Task};
+use crate::gain::Gain;
 
 /// The least sum of durations within `units`, by giving one unit after the other to
 /// the task that gains most from it. `None` unless that is exact: every task has
@@ -18,12 +18,12 @@ pub fn marginal_gains(tasks: &[Task], units: u64) -> Option<Arrangement> {
     let mut left = units.checked_sub(needed)?;
     let mut chosen = vec![0; tasks.len()];
     let mut gains: BinaryHeap<Gain> =
-        (0..tasks.len()).filter_map(|task| Gain::of(tasks, task, 0)).collect();
+        (0..tasks.len()).filter_map(|task| next_unit(tasks, task, 0)).collect();
     while left > 0 {
         let Some(gain) = gains.pop() else { break };
         left -= 1;
-        chosen[gain.task] += 1;
-        gains.extend(Gain::of(tasks, gain.task, chosen[gain.task]));
+        chosen[gain.index] = gain.to;
+        gains.extend(next_unit(tasks, gain.index, gain.to));
     }
     let picked = || tasks.iter().zip(&chosen).map(|(task, &at)| task.choices()[at]);
     Some(Arrangement {
@@ -40,34 +40,7 @@ fn is_convex(choices: &[Choice]) -> bool {
 }
 
 /// Seconds that a task gains from its next unit.
-struct Gain {
-    seconds: f64,
-    task: usize,
+fn next_unit(tasks: &[Task], index: usize, at: usize) -> Option<Gain> {
+    let pair = tasks[index].choices().get(at..at + 2)?;
+    Some(Gain { worth: pair[0].duration - pair[1].duration, index, to: at + 1 })
 }
-
-impl Gain {
-    fn of(tasks: &[Task], task: usize, at: usize) -> Option<Self> {
-        let pair = tasks[task].choices().get(at..at + 2)?;
-        Some(Self { seconds: pair[0].duration - pair[1].duration, task })
-    }
-}
-
-impl Ord for Gain {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.seconds.total_cmp(&other.seconds).then(other.task.cmp(&self.task))
-    }
-}
-
-impl PartialOrd for Gain {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for Gain {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for Gain {}

@@ -1,11 +1,11 @@
 //! Actions that may be given other units at every round.
 
-use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
 use super::line::{Decision, Given, Line};
 use super::room::Room;
 use super::work::Work;
+use crate::gain::Gain;
 use crate::resources::Units;
 use crate::time::Time;
 
@@ -98,19 +98,19 @@ fn share(line: &Line, jobs: &[Job]) -> Vec<usize> {
         room.take(job.work.least().units);
     }
     let units = |job: &Job, at: usize| at.checked_sub(1).map(|at| job.work.choices()[at].units);
-    let mut steps: BinaryHeap<Step> =
-        (0..jobs.len()).filter_map(|k| Step::of(jobs, line.beyond, k, chosen[k])).collect();
+    let mut steps: BinaryHeap<Gain> =
+        (0..jobs.len()).filter_map(|k| best_step(jobs, line.beyond, k, chosen[k])).collect();
     while let Some(step) = steps.pop() {
-        let job = &jobs[step.job];
-        let before: Option<Units> = units(job, chosen[step.job]);
+        let job = &jobs[step.index];
+        let before: Option<Units> = units(job, chosen[step.index]);
         let Some(after) = units(job, step.to) else { continue };
         if let Some(before) = before {
             room.give_back(before);
         }
         if room.fits(after) {
             room.take(after);
-            chosen[step.job] = step.to;
-            steps.extend(Step::of(jobs, line.beyond, step.job, step.to));
+            chosen[step.index] = step.to;
+            steps.extend(best_step(jobs, line.beyond, step.index, step.to));
         } else if let Some(before) = before {
             room.take(before);
         }
@@ -119,49 +119,21 @@ fn share(line: &Line, jobs: &[Job]) -> Vec<usize> {
 }
 
 /// The best step up of one job: weighted speed-up for each core.
-struct Step {
-    gain: f64,
-    job: usize,
-    to: usize,
+fn best_step(jobs: &[Job], beyond: usize, index: usize, at: usize) -> Option<Gain> {
+    let choices = jobs[index].work.choices();
+    let slowest = choices[0].seconds;
+    let speed = |at: usize| {
+        at.checked_sub(1).map_or((0.0, 0.0), |at| {
+            let choice = choices[at];
+            let speed = if choice.seconds > 0.0 { slowest / choice.seconds } else { 1e9 };
+            (choice.units.as_f64(), speed)
+        })
+    };
+    let delayed = (jobs.len() - index + beyond) as f64;
+    let (units, from) = speed(at);
+    let steps = (at + 1..=choices.len()).map(|to| {
+        let (more, faster) = speed(to);
+        Gain { worth: delayed * (faster - from) / (more - units), index, to }
+    });
+    steps.reduce(|best, step| if step.worth > best.worth { step } else { best })
 }
-
-impl Step {
-    fn of(jobs: &[Job], beyond: usize, job: usize, at: usize) -> Option<Self> {
-        let choices = jobs[job].work.choices();
-        let slowest = choices[0].seconds;
-        let speed = |at: usize| {
-            at.checked_sub(1).map_or((0.0, 0.0), |at| {
-                let choice = choices[at];
-                let speed = if choice.seconds > 0.0 { slowest / choice.seconds } else { 1e9 };
-                (choice.units.as_f64(), speed)
-            })
-        };
-        let delayed = (jobs.len() - job + beyond) as f64;
-        let (units, from) = speed(at);
-        let steps = (at + 1..=choices.len()).map(|to| {
-            let (more, faster) = speed(to);
-            Self { gain: delayed * (faster - from) / (more - units), job, to }
-        });
-        steps.reduce(|best, step| if step.gain > best.gain { step } else { best })
-    }
-}
-
-impl Ord for Step {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.gain.total_cmp(&other.gain).then(other.job.cmp(&self.job))
-    }
-}
-
-impl PartialOrd for Step {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for Step {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for Step {}

@@ -1,11 +1,11 @@
 //! All that wait, started at once.
 
-use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
 use super::line::Line;
 use super::room::Room;
 use crate::arrange::{self, CoreTable, Task};
+use crate::gain::Gain;
 use crate::resources::Units;
 
 /// Free cores times actions, up to which the arrangement is exact.
@@ -52,13 +52,13 @@ fn by_gain(line: &Line, mut room: Room) -> Option<Vec<Units>> {
     }
     let mut chosen = vec![0; line.waiting.len()];
     let mut gains: BinaryHeap<Gain> =
-        (0..chosen.len()).filter_map(|index| Gain::of(line, index, 0)).collect();
+        (0..chosen.len()).filter_map(|index| best_step(line, index, 0)).collect();
     while let Some(gain) = gains.pop() {
         let choices = line.waiting[gain.index].work.choices();
         room.give_back(choices[chosen[gain.index]].units);
         if room.fits(choices[gain.to].units) {
             chosen[gain.index] = gain.to;
-            gains.extend(Gain::of(line, gain.index, gain.to));
+            gains.extend(best_step(line, gain.index, gain.to));
         }
         room.take(choices[chosen[gain.index]].units);
     }
@@ -66,42 +66,14 @@ fn by_gain(line: &Line, mut room: Room) -> Option<Vec<Units>> {
 }
 
 /// The best step up of one action: seconds gained for each core.
-struct Gain {
-    slope: f64,
-    index: usize,
-    to: usize,
+fn best_step(line: &Line, index: usize, at: usize) -> Option<Gain> {
+    let choices = line.waiting[index].work.choices();
+    let from = choices[at];
+    let steps = (at + 1..choices.len()).map(|to| Gain {
+        worth: (from.seconds - choices[to].seconds)
+            / (choices[to].units.as_f64() - from.units.as_f64()),
+        index,
+        to,
+    });
+    steps.reduce(|best, step| if step.worth > best.worth { step } else { best })
 }
-
-impl Gain {
-    fn of(line: &Line, index: usize, at: usize) -> Option<Self> {
-        let choices = line.waiting[index].work.choices();
-        let from = choices[at];
-        let steps = (at + 1..choices.len()).map(|to| Self {
-            slope: (from.seconds - choices[to].seconds)
-                / (choices[to].units.as_f64() - from.units.as_f64()),
-            index,
-            to,
-        });
-        steps.reduce(|best, step| if step.slope > best.slope { step } else { best })
-    }
-}
-
-impl Ord for Gain {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.slope.total_cmp(&other.slope).then(other.index.cmp(&self.index))
-    }
-}
-
-impl PartialOrd for Gain {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for Gain {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for Gain {}
