@@ -133,6 +133,11 @@ impl Role {
             Self::Decode => "decode",
         }
     }
+
+    /// The reverse of [`Role::as_str`].
+    pub fn parse(text: &str) -> Option<Self> {
+        [Self::Mixed, Self::Prefill, Self::Decode].into_iter().find(|role| role.as_str() == text)
+    }
 }
 
 /// What a request asks for.

@@ -249,10 +249,7 @@ impl std::str::FromStr for Engine {
                         parsed.ok_or_else(|| format!("slots={slots} must be from 1 to 65536"))?;
                 }
                 Some(("role", role)) => {
-                    let named = [Part::Mixed, Part::Prefill, Part::Decode]
-                        .into_iter()
-                        .find(|known| known.as_str() == role);
-                    engine.role = named
+                    engine.role = Part::parse(role)
                         .ok_or_else(|| format!("role={role} is not mixed, prefill or decode"))?;
                 }
                 Some(("bootstrap", port)) => {

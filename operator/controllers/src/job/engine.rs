@@ -7,7 +7,7 @@
 
 use rollwright_crds::engine::{Engine, EngineType, Model};
 
-use super::fleet::Role;
+use rollwright_core::router::Role;
 
 /// Port of the first contact between prefill and decode workers.
 pub const HANDSHAKE_PORT: u16 = 5600;

@@ -2,34 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use rollwright_core::router::Role;
 use rollwright_crds::Name;
-
-/// Which part of a request a worker does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Role {
-    /// All of it.
-    Mixed,
-    /// The prompt.
-    Prefill,
-    /// The reply.
-    Decode,
-}
-
-impl Role {
-    /// As in labels and in what the gateway is told.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Mixed => "mixed",
-            Self::Prefill => "prefill",
-            Self::Decode => "decode",
-        }
-    }
-
-    /// The reverse of [`Role::as_str`].
-    pub fn parse(text: &str) -> Option<Self> {
-        [Self::Mixed, Self::Prefill, Self::Decode].into_iter().find(|role| role.as_str() == text)
-    }
-}
 
 /// What makes two workers of one template interchangeable.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

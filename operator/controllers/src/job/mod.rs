@@ -16,19 +16,20 @@ use rollwright_crds::engine::EngineType;
 
 use self::converge::{Bounds, Steps, converge};
 use self::fetch::{Fetched, fetch};
-use self::fleet::{Role, Stage, Worker};
+use self::fleet::{Stage, Worker};
 use self::observe::{Clock, Heard, Seen};
 use self::plan::{Ground, Placement, Plan, plan, wants};
 use self::status::Outcome;
 use self::validate::{Problem, Stops};
 use self::worker::Template;
 use crate::context::Context;
-use crate::controller::Controller;
+use crate::controller::{Controller, all, those};
 use crate::error::{CallError, Categorised};
 use crate::gateway_client::{GatewayClient, GatewayError, JobState, WishedWorker};
 use crate::labels::{self, Component};
 use crate::stores::Stores;
 use crate::watch::{Change, What};
+use rollwright_core::router::Role;
 
 mod apply;
 pub mod converge;
@@ -99,20 +100,17 @@ impl Controller for RolloutJobs {
     }
 
     fn affected(change: &Change<'_>, stores: &Stores) -> Vec<ObjectRef<RolloutJob>> {
-        let all = |concerned: &dyn Fn(&RolloutJob) -> bool| {
-            let jobs = stores.jobs.state();
-            let concerned = jobs.iter().filter(|job| concerned(job));
-            concerned.map(|job| ObjectRef::from_obj(&**job)).collect()
-        };
         match change.what {
             What::Job(job) => vec![ObjectRef::from_obj(job)],
             What::Pool(pool) => {
                 let name = pool.name_any();
-                all(&|job| validate::named_pools(&job.spec).iter().any(|of| of.as_str() == name))
+                those(&stores.jobs, |job| {
+                    validate::named_pools(&job.spec).iter().any(|of| of.as_str() == name)
+                })
             }
             What::Queue(queue) => {
                 let (namespace, name) = (queue.namespace(), queue.name_any());
-                all(&|job| {
+                those(&stores.jobs, |job| {
                     let own = job.spec.action_queue.as_ref().is_some_and(|of| {
                         let of_namespace = of.namespace.as_ref().map(ToString::to_string);
                         of.name.as_str() == name
@@ -123,13 +121,12 @@ impl Controller for RolloutJobs {
             }
             What::Reward(reward) => {
                 let (namespace, name) = (reward.namespace(), reward.name_any());
-                all(&|job| {
+                those(&stores.jobs, |job| {
                     let named = job.spec.reward_services.iter();
                     job.namespace() == namespace
                         && named.into_iter().any(|of| of.name.as_str() == name)
                 })
             }
-            What::Node(_) => all(&|_| true),
             What::Pod(pod) => affected_by(pod),
             What::Owned(_, meta) => {
                 let instance = meta.labels.as_ref().and_then(|all| all.get(labels::INSTANCE));
@@ -141,14 +138,12 @@ impl Controller for RolloutJobs {
                 };
                 vec![ObjectRef::new(instance).within(namespace)]
             }
-            What::Everything => crate::controller::all(&stores.jobs),
+            What::Node(_) | What::Everything => all(&stores.jobs),
         }
     }
 
     async fn reconcile(job: Arc<RolloutJob>, context: Arc<Context>) -> Result<Action, JobError> {
         match Box::pin(pass(&job, &context)).await {
-            // Nothing can be made there any more, and what there is goes with the namespace.
-            Err(JobError::Call(error)) if error.is_terminating() => Ok(Action::await_change()),
             Err(JobError::CacheLags) => Ok(Action::requeue(AGAIN)),
             done => done,
         }

@@ -9,11 +9,12 @@ use k8s_openapi::jiff::Timestamp;
 use rollwright_crds::Name;
 use rollwright_crds::pool::GpuPool;
 
-use super::fleet::{Kind, Node, Nodes, Role, Stage, Worker};
+use super::fleet::{Kind, Node, Nodes, Stage, Worker};
 use super::worker::{CLASS, DRAINING, NODES, TEMPLATE};
 use crate::gateway_client::WorkerState;
 use crate::labels;
 use crate::pool::Size;
+use rollwright_core::router::Role;
 
 /// Restarts after which a worker that does not come up is removed; with the kubelet's growing
 /// waits (10 s, doubled up to 5 min) that is after some five minutes.

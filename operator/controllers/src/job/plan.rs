@@ -10,7 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rollwright_crds::Name;
 
-use super::fleet::{Kind, Node, Nodes, Pool, Role, Stage, Worker};
+use super::fleet::{Kind, Node, Nodes, Pool, Stage, Worker};
+use rollwright_core::router::Role;
 
 mod wants;
 

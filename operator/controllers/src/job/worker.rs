@@ -17,10 +17,11 @@ use rollwright_crds::engine::{Engine, Model};
 use sha2::{Digest as _, Sha256};
 
 use super::engine::{self, Place};
-use super::fleet::{Kind, Pool, Role};
+use super::fleet::{Kind, Pool};
 use super::plan::Placement;
 use crate::labels::{self, Component};
 use crate::pool::GPU;
+use rollwright_core::router::Role;
 
 /// On workers: hash of what they were made from; another one is replaced.
 pub const TEMPLATE: &str = "rollwright.dev/template";

@@ -6,8 +6,9 @@ use proptest::prelude::*;
 use rollwright_crds::Name;
 
 use super::*;
-use crate::job::fleet::{Kind, Node, Pool, Role};
+use crate::job::fleet::{Kind, Node, Pool};
 use crate::job::plan::{Want, plan};
+use rollwright_core::router::Role;
 
 fn name(text: &str) -> Name {
     text.parse().unwrap()

@@ -12,8 +12,8 @@ use serde::Serialize;
 
 use super::Facts;
 use crate::job::engine::{self, Place};
-use crate::job::fleet::Role;
 use crate::job::validate::named_pools;
+use rollwright_core::router::Role;
 
 /// Key of the manifests in the `ConfigMap`, and name of the file.
 pub(super) const FILE: &str = "manifests.yaml";

@@ -1,5 +1,6 @@
 use super::*;
-use crate::job::fleet::{Kind, Node, Role};
+use crate::job::fleet::{Kind, Node};
+use rollwright_core::router::Role;
 
 fn placement() -> Placement {
     Placement {

@@ -6,7 +6,8 @@ use rollwright_crds::Name;
 use rollwright_crds::job::{Adaptive, Disaggregation, Fixed, RolloutJobSpec};
 
 use super::Want;
-use crate::job::fleet::{Pool, Role};
+use crate::job::fleet::Pool;
+use rollwright_core::router::Role;
 
 /// Why the workers are those that they are, as a sentence for `status.plan`.
 pub type Ground = String;

@@ -2,9 +2,9 @@ use super::*;
 use crate::gateway_client::Buffer;
 use crate::golden;
 use crate::job::fixtures;
-use crate::job::fleet::Role;
 use crate::job::plan::Fallback;
 use crate::job::validate::Stops;
+use rollwright_core::router::Role;
 
 fn job() -> RolloutJob {
     fixtures::job(&fixtures::spec("{fixed: {groups: [{pool: h20, degree: 2, workers: 2}]}}", ""))
