@@ -64,7 +64,15 @@ pub fn all<K>(store: &Store<K>) -> Vec<ObjectRef<K>>
 where
     K: Resource<DynamicType = ()> + Clone + 'static,
 {
-    store.state().iter().map(|object| ObjectRef::from_obj(&**object)).collect()
+    those(store, |_| true)
+}
+
+/// The objects of a store for which `which` holds.
+pub fn those<K>(store: &Store<K>, which: impl Fn(&K) -> bool) -> Vec<ObjectRef<K>>
+where
+    K: Resource<DynamicType = ()> + Clone + 'static,
+{
+    store.state_filter(which).iter().map(|object| ObjectRef::from_obj(&**object)).collect()
 }
 
 /// Runs until `stop`.

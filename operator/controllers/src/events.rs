@@ -22,18 +22,7 @@ impl Events {
         Self { recorder: Recorder::new(client, reporter), calls }
     }
 
-    /// Something was done: `action` in verb-object form, `reason` in the past tense.
-    pub async fn normal<K: Resource<DynamicType = ()>>(
-        &self,
-        object: &K,
-        action: &'static str,
-        reason: &str,
-        note: String,
-    ) {
-        self.publish(object, EventType::Normal, action, reason, note).await;
-    }
-
-    /// Something could not be done.
+    /// Something could not be done: `action` in verb-object form, `reason` in the past tense.
     pub async fn warning<K: Resource<DynamicType = ()>>(
         &self,
         object: &K,

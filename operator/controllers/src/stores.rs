@@ -66,13 +66,6 @@ impl Stores {
     pub fn reward(&self, namespace: &str, name: &str) -> Option<Arc<RewardService>> {
         self.rewards.get(&ObjectRef::new(name).within(namespace))
     }
-
-    /// The pods that a custom resource is the controlling owner of.
-    pub fn pods_of(&self, owner_uid: &str) -> Vec<Arc<Pod>> {
-        self.pods.state_filter(|pod| {
-            pod.metadata.owner_references.iter().flatten().any(|owner| owner.uid == owner_uid)
-        })
-    }
 }
 
 /// Reference to any object by its metadata.

@@ -14,7 +14,7 @@ use rollwright_crds::pool::DockerMode;
 use serde_json::json;
 
 use crate::context::Context;
-use crate::controller::{Controller, all};
+use crate::controller::{Controller, all, those};
 use crate::error::{CallError, Categorised, named};
 use crate::labels::{AGENT, POOL};
 use crate::pool::{Kubelet, is_bound, serves};
@@ -92,10 +92,7 @@ impl Controller for Nodes {
             What::Pool(pool) if pool.spec.cpu.is_some() => {
                 let pools = stores.pools.state();
                 let unreadable = |pool: &str| stores.is_unreadable_pool(pool);
-                let wrong = stores
-                    .nodes
-                    .state_filter(|node| wished(node, &pools, unreadable) != present(node));
-                wrong.iter().map(|node| ObjectRef::from_obj(&**node)).collect()
+                those(&stores.nodes, |node| wished(node, &pools, unreadable) != present(node))
             }
             What::Everything => all(&stores.nodes),
             _ => Vec::new(),

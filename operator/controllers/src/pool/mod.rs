@@ -15,7 +15,7 @@ use rollwright_crds::pool::ResourcePoolStatus;
 use crate::apply::Site;
 use crate::conditions::{self, Wish};
 use crate::context::Context;
-use crate::controller::{Controller, all};
+use crate::controller::{Controller, all, those};
 use crate::error::{CallError, Categorised};
 use crate::labels::POOL;
 use crate::owner;
@@ -94,12 +94,12 @@ impl Controller for Pools {
             }
             What::Queue(queue) => {
                 let owns = |pool: &ResourcePool| is_owner(pool, claims::QUEUE, &queue.metadata);
-                filtered(stores, |pool| {
+                those(&stores.pools, |pool| {
                     let name = pool.metadata.name.as_deref().unwrap_or_default();
                     owns(pool) || queue.spec.pools.iter().any(|of| of.as_str() == name)
                 })
             }
-            What::Job(job) => filtered(stores, |pool| {
+            What::Job(job) => those(&stores.pools, |pool| {
                 let name = pool.metadata.name.as_deref().unwrap_or_default();
                 is_owner(pool, claims::JOB, &job.metadata) || claims::names(&job.spec, name)
             }),
@@ -110,7 +110,7 @@ impl Controller for Pools {
                 let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
                 let node = node.and_then(|node| stores.nodes.get(&ObjectRef::new(node)));
                 let mut affected = node.map_or_else(Vec::new, |node| {
-                    filtered(stores, |pool| {
+                    those(&stores.pools, |pool| {
                         nodes::selector(&pool.spec).is_some_and(|of| nodes::matches(of, &node))
                     })
                 });
@@ -206,17 +206,10 @@ fn action(wish: &Wish) -> &'static str {
     }
 }
 
-fn filtered(
-    stores: &Stores,
-    which: impl Fn(&ResourcePool) -> bool,
-) -> Vec<ObjectRef<ResourcePool>> {
-    stores.pools.state_filter(which).iter().map(|pool| ObjectRef::from_obj(&**pool)).collect()
-}
-
 /// Pools that may share nodes with this one.
 fn rivals_of(pool: &ResourcePool, stores: &Stores) -> Vec<ObjectRef<ResourcePool>> {
     let Some(selector) = nodes::selector(&pool.spec) else { return Vec::new() };
-    filtered(stores, |other| {
+    those(&stores.pools, |other| {
         other.metadata.name != pool.metadata.name
             && nodes::selector(&other.spec).is_some_and(|of| nodes::compatible(of, selector))
     })

@@ -14,7 +14,7 @@ use rollwright_crds::queue::ActionQueueStatus;
 use crate::apply::Site;
 use crate::conditions::{self, Wish};
 use crate::context::Context;
-use crate::controller::{Controller, all};
+use crate::controller::{Controller, all, those};
 use crate::error::{CallError, Categorised};
 use crate::owner;
 use crate::pki::PkiError;
@@ -89,10 +89,9 @@ impl Controller for Queues {
             What::Queue(queue) if !change.gone => vec![ObjectRef::from_obj(queue)],
             What::Pool(pool) => {
                 let name = pool.metadata.name.as_deref().unwrap_or_default();
-                let names =
-                    |queue: &ActionQueue| queue.spec.pools.iter().any(|pool| pool.as_str() == name);
-                let naming = stores.queues.state_filter(names);
-                naming.iter().map(|queue| ObjectRef::from_obj(&**queue)).collect()
+                those(&stores.queues, |queue| {
+                    queue.spec.pools.iter().any(|pool| pool.as_str() == name)
+                })
             }
             What::Owned(_, meta) => {
                 let queue = owner::of_kind(meta, "ActionQueue");

@@ -14,7 +14,7 @@ use rollwright_crds::{Name, RewardService};
 use crate::apply::Site;
 use crate::conditions::{self, Wish};
 use crate::context::Context;
-use crate::controller::{Controller, all};
+use crate::controller::{Controller, all, those};
 use crate::error::{CallError, Categorised};
 use crate::stores::Stores;
 use crate::watch::{Change, What};
@@ -62,15 +62,11 @@ impl Controller for Rewards {
     }
 
     fn affected(change: &Change<'_>, stores: &Stores) -> Vec<ObjectRef<RewardService>> {
-        let naming = |which: &dyn Fn(&RewardService) -> bool| {
-            let found = stores.rewards.state_filter(which);
-            found.iter().map(|service| ObjectRef::from_obj(&**service)).collect()
-        };
         match change.what {
             What::Reward(service) if !change.gone => vec![ObjectRef::from_obj(service)],
             What::Queue(queue) => {
                 let name = queue.metadata.name.as_deref();
-                naming(&|service| {
+                those(&stores.rewards, |service| {
                     let gpu = service.spec.gpu.as_ref().map(|gpu| &gpu.queue);
                     let sandbox = service.spec.sandbox.as_ref().map(|of| &of.queue);
                     service.metadata.namespace == queue.metadata.namespace
@@ -79,7 +75,9 @@ impl Controller for Rewards {
             }
             What::Pool(pool) => {
                 let name = pool.metadata.name.as_deref();
-                naming(&|service| service.spec.gpu.as_ref().map(|gpu| gpu.pool.as_str()) == name)
+                those(&stores.rewards, |service| {
+                    service.spec.gpu.as_ref().map(|gpu| gpu.pool.as_str()) == name
+                })
             }
             What::Everything => all(&stores.rewards),
             _ => Vec::new(),
