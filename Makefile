@@ -11,6 +11,8 @@ PROFILE := quick
 BIN := target/$(PROFILE)
 # The helper inside sandboxes; end-to-end tests and benchmarks use this static build too.
 export ROLLWRIGHT_INIT := $(CURDIR)/$(BIN)/rollwright-init
+# An error says its causes; only a panic needs the stack.
+export RUST_LIB_BACKTRACE ?= 0
 AS_ROOT := . scripts/lib.sh; as_root
 
 # The tests that touch cgroups and Docker run as root; the build never does.

@@ -31,6 +31,10 @@ outside() {
   echo $$ >"$state/pid"
   name=$(basename "$state")
   leave "$state" "$name"
+  local free
+  free=$(df --output=avail --block-size=M "$state" | tail -n 1 | tr -dc 0-9)
+  [ "$free" -ge 3000 ] ||
+    die "$state has $free MB of disk left and the images of a cluster need 3000: free some, for example with cargo clean"
   # The binaries are built with the lock held: whoever else wants this cluster waits for it.
   local bin
   bin=$("$here/binaries.sh")

@@ -119,6 +119,10 @@ pub fn test(
             Ok(dir) => eprintln!("objects, events and logs of {name}: {}", dir.display()),
             Err(error) => eprintln!("no dump of {name}: {error:#}"),
         }
+        match runtime.block_on(dump::summary(&namespace)) {
+            Ok(summary) => eprintln!("{summary}"),
+            Err(error) => eprintln!("no summary of {name}: {error:#}"),
+        }
     }
     let deleted = runtime.block_on(namespace.delete());
     outcome.unwrap_or_else(|panic| resume_unwind(panic)).and(deleted)

@@ -48,6 +48,16 @@ pub(crate) async fn write(namespace: &Namespace, test: &str) -> anyhow::Result<P
     Ok(dir)
 }
 
+/// What a reader of the test's output needs first: pods and warnings, the newest last.
+pub(crate) async fn summary(namespace: &Namespace) -> anyhow::Result<String> {
+    let pods = namespace.kubectl().run(&["get", "pods", "--output=wide"]).await?;
+    let warnings = ["get", "events", "--field-selector=type=Warning", "--sort-by=.lastTimestamp"];
+    let warnings = namespace.kubectl().run(&warnings).await?;
+    let lines: Vec<_> = warnings.lines().collect();
+    let last = lines.len().saturating_sub(20);
+    Ok([pods.lines().collect(), lines[last..].to_vec()].concat().join("\n"))
+}
+
 /// Keeps what `kubectl` says; its errors as well, since they belong to the picture.
 async fn keep(
     namespace: &Namespace,
