@@ -9,7 +9,7 @@ const RANGE: (f64, f64) = (1e-4, 1e7);
 /// Values after which the older half counts half.
 const WINDOW: f64 = 256.0;
 
-/// Quantiles of positive values with a bounded relative error: DDSketch (Masson, Rim and
+/// Quantiles of positive values with a bounded relative error: `DDSketch` (Masson, Rim and
 /// Lee, VLDB 2019, section 2), with a fixed range of values instead of its collapsing
 /// buckets. Old values fade, so that it follows a drift.
 #[derive(Debug, Clone, Default)]

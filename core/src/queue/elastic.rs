@@ -46,7 +46,9 @@ impl Queue {
             let waited = self.nodes.get(id).map(|node| node.line.len());
             let more = match step {
                 Step::Refuse(never) => {
-                    never.into_iter().for_each(|seq| self.exceeds_node(id, seq));
+                    for seq in never {
+                        self.exceeds_node(id, seq);
+                    }
                     true
                 }
                 Step::Do(Decided { resizes, starts, mut more }) => {

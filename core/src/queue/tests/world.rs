@@ -166,8 +166,8 @@ impl World {
         let cost = Cost { cpu: UnitChoice::from_f64(units).unwrap(), quota };
         let submitted = Time::from_nanos(self.now);
         // Some of each sort: lengths that are learned, and lengths that are said.
-        let said = Prior { seconds: (a % 3 == 0).then_some(1e-8 * a as f64), serial: None };
-        let profile = if a % 2 == 0 { "even" } else { "odd" };
+        let said = Prior { seconds: a.is_multiple_of(3).then_some(1e-8 * a as f64), serial: None };
+        let profile = if a.is_multiple_of(2) { "even" } else { "odd" };
         let foresight = Foresight {
             profile: profile.into(),
             said,
