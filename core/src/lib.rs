@@ -11,6 +11,7 @@ pub mod fault;
 mod gain;
 pub mod ids;
 pub mod placement;
+pub mod profile;
 pub mod queue;
 pub mod quota;
 pub mod resources;

@@ -3,13 +3,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::action::{Action, Running, Stage};
+use super::action::{Action, Place, Report, Running, Stage, Waiter};
 use super::command::{Command, NodeOrder, Outcome, Run};
 use super::event::{LiveAction, NodeReport, NodeUp};
+use super::held::Held;
 use super::line::Line;
 use super::trajectory::State;
 use super::{Queue, Seq, Timer};
-use crate::cpu::{CoreSet, NodeCpu};
+use crate::cpu::{CoreSet, CpuGrant, NodeCpu};
+use crate::elastic::Elastic;
 use crate::fault::{Fault, FaultKind};
 use crate::ids::{ActionId, NodeId, TrajectoryId};
 use crate::time::Time;
@@ -27,9 +29,15 @@ pub(super) struct Node {
     pub(super) memory: u64,
     memory_held: u64,
     /// Waiting actions.
-    pub(super) line: Line<Seq>,
+    pub(super) line: Line<Place, Waiter>,
     /// Granted actions.
-    pub(super) running: BTreeSet<Seq>,
+    pub(super) running: BTreeMap<Seq, Held>,
+    /// Who gets what under the elastic policy.
+    pub(super) elastic: Elastic,
+    /// When its line is looked at again although nothing has happened.
+    pub(super) wakes: Option<Time>,
+    /// Where the agent was told that shares run; `None`: not since its link came up.
+    pub(super) told_shared: Option<CoreSet>,
     /// Trajectories that hold memory here.
     pub(super) trajectories: BTreeSet<TrajectoryId>,
 }
@@ -45,7 +53,10 @@ impl Node {
             memory: 0,
             memory_held: 0,
             line: Line::default(),
-            running: BTreeSet::new(),
+            running: BTreeMap::new(),
+            elastic: Elastic::default(),
+            wakes: None,
+            told_shared: None,
             trajectories: BTreeSet::new(),
         }
     }
@@ -87,10 +98,11 @@ impl Queue {
         node.given_up = None;
         node.memory = up.memory;
         node.cpu = NodeCpu::new(up.numa);
+        node.told_shared = None;
         self.dirty.opening = true;
         self.dirty.nodes.insert(up.node.clone());
 
-        self.believe_cores(&up.actions);
+        self.believe_cores(&up.node, &up.actions);
         self.hold_cores_again(&up.node, &up.actions);
         self.reconcile_sandboxes(&up.node, &up.sandboxes);
         self.reconcile_actions(&up.node, up.actions);
@@ -101,14 +113,21 @@ impl Queue {
     }
 
     /// Orders on the old link may have been lost: cores are where the agent says.
-    fn believe_cores(&mut self, listed: &[LiveAction]) {
+    fn believe_cores(&mut self, id: &NodeId, listed: &[LiveAction]) {
+        let Some(node) = self.nodes.get_mut(id) else { return };
         for live in listed {
-            let action =
-                self.action_ids.get(&live.action).and_then(|seq| self.actions.get_mut(seq));
-            if let Some(Action { stage: Stage::Running(running), .. }) = action
-                && running.run.attempt == live.attempt
-            {
-                running.told = live.cores.clone();
+            let seq = self.action_ids.get(&live.action).copied();
+            let Some(action) = seq.and_then(|seq| self.actions.get_mut(&seq)) else { continue };
+            let Action { stage: Stage::Running(running), job, .. } = action else { continue };
+            if running.run.attempt != live.attempt {
+                continue;
+            }
+            running.told = live.cores.clone();
+            let before = std::mem::replace(&mut running.units, live.units);
+            self.cpu_share.give_back(job, u64::from(before.micros()), self.now);
+            self.cpu_share.take(job, u64::from(live.units.micros()), self.now);
+            if let Some(held) = seq.and_then(|seq| node.running.get_mut(&seq)) {
+                held.resize(live.units, self.now);
             }
         }
     }
@@ -132,17 +151,37 @@ impl Queue {
                 trajectory.cores = units.and_then(|units| node.cpu.grant(units));
             }
         }
-        // Exclusive cores first: shares can move, they cannot.
-        for shares in [false, true] {
-            for seq in &node.running {
+        // Exclusive cores first: shares can move, they cannot. And of those first the ones
+        // on which something runs: one that is still to be started may have been granted
+        // cores that another was told to leave, but never heard of it.
+        let listed: BTreeSet<&ActionId> = listed.iter().map(|live| &live.action).collect();
+        let mut without = Vec::new();
+        for (shares, runs) in [(false, true), (false, false), (true, true), (true, false)] {
+            for seq in node.running.keys() {
                 let Some(action) = self.actions.get_mut(seq) else { continue };
-                if let Stage::Running(running) = &mut action.stage
-                    && running.grant.is_some()
-                    && running.run.units.is_share() == shares
+                let Stage::Running(running) = &mut action.stage else { continue };
+                if running.grant.is_none()
+                    || running.units.is_share() != shares
+                    || listed.contains(&action.id) != runs
                 {
-                    running.grant = Some(node.cpu.adopt(running.run.units, &running.told));
+                    continue;
+                }
+                let grant = node.cpu.adopt(running.units, &running.told);
+                let all = match &grant {
+                    CpuGrant::Exclusive(cores) => cores.len() >= running.units.ceil() as usize,
+                    CpuGrant::Share(_) => true,
+                };
+                running.grant = Some(grant);
+                // What was started or cancelled and is not listed is about to end.
+                if !(all || runs || running.started || action.cancelled) {
+                    without.push(*seq);
                 }
             }
+        }
+        for seq in without {
+            self.release(seq);
+            self.waiting += 1;
+            self.enter_line(seq);
         }
     }
 
@@ -193,7 +232,7 @@ impl Queue {
         let listed: BTreeMap<ActionId, LiveAction> =
             listed.into_iter().map(|live| (live.action.clone(), live)).collect();
         let running: Vec<Seq> =
-            self.nodes.get(id).map(|n| n.running.iter().copied().collect()).unwrap_or_default();
+            self.nodes.get(id).map(|n| n.running.keys().copied().collect()).unwrap_or_default();
         for seq in running {
             self.reconcile_running(id, seq, &listed);
         }
@@ -255,8 +294,12 @@ impl Queue {
             Stage::Parked | Stage::Lined => {}
         }
         let Some(node) = self.nodes.get_mut(id) else { return };
-        node.line.remove(&action.job, &seq);
-        node.running.insert(seq);
+        if let Some(place) = &action.place {
+            node.line.remove(&action.job, place);
+        }
+        let malleable = action.foresight.malleable;
+        let held = Held::new(&action.work, live.units, action.submitted, malleable, now);
+        node.running.insert(seq, held);
         for (name, amount) in &action.cost.quota {
             if action.holds.insert(name.clone(), *amount).is_none()
                 && let Some(line) = self.quotas.get_mut(name)
@@ -277,8 +320,11 @@ impl Queue {
         action.stage = Stage::Running(Running {
             run: run.clone(),
             grant,
+            units: live.units,
             told: live.cores,
             started: !live.ended,
+            // It may have been resized before.
+            steady: !malleable,
         });
         self.waiting -= 1;
         self.cpu_share.take(&action.job, u64::from(live.units.micros()), now);
@@ -345,8 +391,8 @@ impl Queue {
             NodeReport::ActionStarted { action, attempt } => {
                 self.action_started(id, &action, attempt);
             }
-            NodeReport::ActionEnded { action, attempt, end, not_started } => {
-                self.action_ended(id, &action, attempt, end, not_started);
+            NodeReport::ActionEnded { action, attempt, end, not_started, usage } => {
+                self.action_ended(id, &action, attempt, Report { end, not_started, usage });
             }
         }
     }
