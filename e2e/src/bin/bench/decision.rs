@@ -6,11 +6,11 @@ use std::collections::BinaryHeap;
 use anyhow::Context as _;
 use hdrhistogram::Histogram;
 use rollwright_core::ids::{ActionId, JobId, NodeId, TrajectoryId};
-use rollwright_core::queue::{
-    Command, Config, End, Event, Foresight, NodeOrder, NodeReport, NodeUp, OpenTrajectory, Policy, Queue,
-    SubmitAction,
-};
 use rollwright_core::profile::Prior;
+use rollwright_core::queue::{
+    Command, Config, End, Event, Foresight, NodeOrder, NodeReport, NodeUp, OpenTrajectory, Policy,
+    Queue, SubmitAction,
+};
 use rollwright_core::resources::{Cost, UnitChoice, Units};
 use rollwright_core::time::Time;
 
