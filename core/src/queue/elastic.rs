@@ -16,12 +16,15 @@ use super::held::Held;
 use super::node::Node;
 use super::{Queue, Seq, Timer};
 use crate::cpu::CpuGrant;
-use crate::elastic::{Decision, Elastic, Line, Running, WINDOW, Waiting, Work};
+use crate::elastic::{Decision, Elastic, Line, Running, Waiting, Work};
 use crate::fault::{Fault, FaultKind};
 use crate::ids::NodeId;
 use crate::profile::ProfileKey;
 use crate::resources::Units;
 use crate::time::Time;
+
+/// Waiting actions of a line that a decision is shown; the rest only counts.
+const SHOWN: usize = 96;
 
 /// What is to be done with a line next.
 enum Step {
@@ -88,7 +91,7 @@ impl Queue {
     fn step(&self, id: &NodeId, elastic: &mut Elastic) -> Option<Step> {
         let node = self.nodes.get(id)?;
         let amount = |waiter: &Waiter| u64::from(waiter.work.least().units.micros());
-        let order = node.line.in_order(&self.cpu_share, self.now, WINDOW, amount);
+        let order = node.line.in_order(&self.cpu_share, self.now, SHOWN, amount);
         let most = node.cpu.exclusive_capacity();
         let exceeds = |units: Units| {
             !units.is_share() && usize::try_from(units.ceil()).is_ok_and(|c| c > most)
@@ -129,7 +132,7 @@ impl Queue {
         let starts = starts.into_iter().map(|given| (order[given.index].0.seq, given.units));
         let (resizes, starts): (Vec<_>, Vec<_>) = (resizes.collect(), starts.collect());
         // All that was looked at starts: look at what stands behind it.
-        let more = starts.len() == WINDOW;
+        let more = starts.len() == SHOWN;
         Some(Step::Do(Decided { resizes, starts, more }))
     }
 
