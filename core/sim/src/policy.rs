@@ -5,6 +5,10 @@ use crate::workload::UNIT;
 /// How actions are given units, and in which order.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Policy {
+    /// `elastic`: the running queue's default.
+    Elastic,
+    /// `tangram`: ARL-Tangram's Algorithms 1 and 2.
+    Tangram,
     /// `fixed:N`: first come first served, each action on the largest of its units
     /// that is at most N, else its smallest.
     Fixed {
@@ -29,22 +33,34 @@ pub enum Policy {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UnknownPolicy {
     /// One that is planned.
-    #[error("{0} is not simulated yet: use fixed:N, static:N or kubernetes:R:L")]
+    #[error("{0} is not simulated yet: use elastic, tangram, fixed:N, static:N or kubernetes:R:L")]
     NotYet(String),
     /// Anything else.
-    #[error("unknown policy {0:?}: use fixed:N, static:N or kubernetes:R:L, such as fixed:4")]
+    #[error(
+        "unknown policy {0:?}: use elastic, tangram, fixed:N, static:N or kubernetes:R:L, such as \
+         fixed:4"
+    )]
     Unknown(String),
+}
+
+impl Policy {
+    /// True where pods and replicas hold what they might need.
+    pub(crate) fn reserves(self) -> bool {
+        matches!(self, Self::Static { .. } | Self::Kubernetes { .. })
+    }
 }
 
 impl std::str::FromStr for Policy {
     type Err = UnknownPolicy;
 
     fn from_str(name: &str) -> Result<Self, UnknownPolicy> {
-        if ["elastic", "tangram", "elastic-trajectory"].contains(&name) {
+        if name == "elastic-trajectory" {
             return Err(UnknownPolicy::NotYet(name.to_owned()));
         }
         let parts: Vec<&str> = name.split(':').collect();
         let policy = match parts[..] {
+            ["elastic"] => Some(Self::Elastic),
+            ["tangram"] => Some(Self::Tangram),
             ["fixed", units] => whole(units).map(|units| Self::Fixed { units }),
             ["static", cores] => whole(cores).map(|cores| Self::Static { cores }),
             ["kubernetes", request, limit] => match (positive(request), positive(limit)) {

@@ -7,6 +7,7 @@
 
 mod arrivals;
 mod backfill;
+mod chunk_line;
 mod decide;
 mod line;
 mod malleable;
@@ -20,7 +21,8 @@ mod together;
 mod work;
 
 pub use arrivals::Arrivals;
+pub use chunk_line::{ChunkLine, ChunkPool, ChunkWaiting};
 pub use decide::{Elastic, WINDOW};
 pub use line::{Decision, Given, Line, Resizable, Running, Waiting};
-pub use tangram::tangram;
+pub use tangram::{tangram, tangram_on_chunks};
 pub use work::{Choice, InvalidWork, Work};

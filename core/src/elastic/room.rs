@@ -13,8 +13,12 @@ pub(super) struct Room {
 }
 
 impl Room {
+    pub(super) fn empty(cores: u64) -> Self {
+        Self { cores, exclusive: 0, shares: 0 }
+    }
+
     pub(super) fn of(line: &Line) -> Self {
-        let mut room = Self { cores: u64::from(line.cores), exclusive: 0, shares: 0 };
+        let mut room = Self::empty(u64::from(line.cores));
         for running in line.running {
             room.take(running.units);
         }

@@ -74,7 +74,7 @@ fn the_same_input_gives_the_same_bytes_but_for_the_time_of_decisions() {
         report.as_object_mut().unwrap().remove("decision_us").unwrap();
         report.to_string()
     };
-    for policy in ["fixed:8", "static:8", "kubernetes:1:8"] {
+    for policy in ["elastic", "tangram", "fixed:8", "static:8", "kubernetes:1:8"] {
         assert_eq!(strip(policy), strip(policy));
     }
 }
@@ -227,7 +227,7 @@ fn bad_workloads_are_refused_with_their_line() {
     let empty = simulate(CLUSTER.as_bytes(), b"\n\n", "fixed:1", &[]).unwrap_err();
     assert_eq!(empty, "-:1: $: the workload is empty: give one trajectory on each line");
     let policy = simulate(CLUSTER.as_bytes(), TRAJECTORY.as_bytes(), "best", &[]).unwrap_err();
-    assert!(policy.starts_with("--policy:$: unknown policy \"best\": use fixed:N"), "{policy}");
+    assert!(policy.starts_with("--policy:$: unknown policy \"best\": use elastic"), "{policy}");
     let big = simulate(CLUSTER.as_bytes(), TRAJECTORY.as_bytes(), "static:300", &[]).unwrap_err();
     assert_eq!(big, "-:1: $: a pod of 300 cores fits no node of pool cpu: use fewer");
 }
@@ -262,7 +262,7 @@ proptest! {
                 "0", "-1", "1e999", "1e308", "9007199254740991", "null", "[]", "{}", "\"\"", ",", "1,", "\n", "[[[[[[",
             ]).prop_map(|text| text.as_bytes().to_vec()),
         ],
-        policy in prop::sample::select(vec!["fixed:2", "static:2", "kubernetes:0.5:4"]),
+        policy in prop::sample::select(vec!["elastic", "tangram", "fixed:2", "static:2", "kubernetes:0.5:4"]),
     ) {
         let mut inputs = [CLUSTER.as_bytes().to_vec(), TRAJECTORY.as_bytes().to_vec()];
         let bytes = &mut inputs[usize::from(!of_cluster)];

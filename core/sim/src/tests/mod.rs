@@ -159,5 +159,6 @@ fn policies_have_names() {
     ] {
         assert!(matches!(wrong.parse::<Policy>(), Err(UnknownPolicy::Unknown(_))), "{wrong}");
     }
-    assert!(matches!("elastic".parse::<Policy>(), Err(UnknownPolicy::NotYet(_))));
+    assert_eq!("elastic".parse(), Ok(Policy::Elastic));
+    assert!(matches!("elastic-trajectory".parse::<Policy>(), Err(UnknownPolicy::NotYet(_))));
 }

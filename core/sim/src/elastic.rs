@@ -1,0 +1,101 @@
+//! `elastic`: the core's default policy, one for each line.
+
+use std::collections::BTreeMap;
+
+use rollwright_core::elastic::{
+    Decision, Elastic, Line, Resizable, Running, WINDOW, Waiting, Work,
+};
+use rollwright_core::time::Time;
+
+use crate::cluster::Service;
+use crate::known::{at, millionths, units, work};
+use crate::lines::{Change, CpuLine, CpuNode, Discipline, Queued};
+use crate::tangram::{GpuTangram, Tangram};
+use crate::workload::Action;
+
+/// Lines in the order of rank, each decision the core's.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ByPromise;
+
+impl<'a> Discipline<'a> for ByPromise {
+    type Cpu = CpuElastic<'a>;
+    type Gpu = GpuTangram<'a>;
+
+    fn cpu(&self, cores: u64) -> CpuElastic<'a> {
+        CpuElastic {
+            cores: u32::try_from(cores).unwrap_or(u32::MAX),
+            policy: Elastic::default(),
+            waiting: BTreeMap::new(),
+            resizable: BTreeMap::new(),
+        }
+    }
+
+    fn gpu(&self, services: &'a [Service]) -> GpuTangram<'a> {
+        Tangram { depth: None }.gpu(services)
+    }
+
+    fn call(&self, action: &Action) -> u64 {
+        action.largest()
+    }
+}
+
+/// The line of a node, by rank.
+pub(crate) struct CpuElastic<'a> {
+    cores: u32,
+    policy: Elastic,
+    waiting: BTreeMap<(Time, u64), (Queued<'a>, Work)>,
+    /// Trajectory -> the choices of its action that runs and can be resized.
+    resizable: BTreeMap<usize, Work>,
+}
+
+impl<'a> CpuElastic<'a> {
+    fn decide(&mut self, node: &CpuNode<'a>, now: u64) -> Decision {
+        let running = node.running.iter().map(|one| {
+            let work = one.action.malleable.then(|| self.resizable.get(&one.of)).flatten();
+            let (submitted, left) = (at(one.submitted), one.left(now));
+            let resizable = work.map(|work| Resizable { work, submitted, left });
+            Running { ends: at(one.ends), units: units(one.units), resizable }
+        });
+        let waiting = self.waiting.values().take(WINDOW).map(|(queued, work)| {
+            let resizable = queued.action.malleable;
+            Waiting { work, submitted: at(queued.submitted), resizable }
+        });
+        let (running, waiting): (Vec<_>, Vec<_>) = (running.collect(), waiting.collect());
+        self.policy.decide(&Line {
+            now: at(now),
+            cores: self.cores,
+            running: &running,
+            waiting: &waiting,
+            beyond: self.waiting.len() - waiting.len(),
+            idle_trajectories: node.sandboxes.saturating_sub(self.waiting.len()),
+        })
+    }
+}
+
+impl<'a> CpuLine<'a> for CpuElastic<'a> {
+    fn submitted(&mut self, queued: Queued<'a>, opens: bool, now: u64) {
+        let Some(work) = work(queued.action) else { return };
+        self.policy.submitted(at(now), opens, work.clone());
+        let rank = work.rank(at(queued.submitted));
+        self.waiting.insert((rank, queued.order), (queued, work));
+    }
+
+    fn finished(&mut self, of: usize) {
+        self.resizable.remove(&of);
+    }
+
+    fn round(&mut self, node: &CpuNode<'a>, now: u64, changes: &mut Vec<Change<'a>>) -> bool {
+        let decision = self.decide(node, now);
+        let resized = decision.resizes.iter();
+        changes.extend(resized.map(|given| Change::Resize(given.index, millionths(given.units))));
+        let seen: Vec<(Time, u64)> = self.waiting.keys().take(WINDOW).copied().collect();
+        for given in &decision.starts {
+            let Some((queued, work)) = self.waiting.remove(&seen[given.index]) else { continue };
+            if queued.action.malleable {
+                self.resizable.insert(queued.of, work);
+            }
+            changes.push(Change::Start(queued, millionths(given.units)));
+        }
+        decision.starts.len() == WINDOW && !self.waiting.is_empty()
+    }
+}
