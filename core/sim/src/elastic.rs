@@ -3,14 +3,15 @@
 use std::collections::BTreeMap;
 
 use rollwright_core::elastic::{
-    Decision, Elastic, Line, Resizable, Running, WINDOW, Waiting, Work,
+    CHUNK_WINDOW, ChunkLine, ChunkWaiting, Decision, Elastic, ElasticChunks, Line, Resizable,
+    Running, WINDOW, Waiting, Work,
 };
 use rollwright_core::time::Time;
 
+use crate::chunks::Chunk;
 use crate::cluster::Service;
-use crate::known::{at, millionths, units, work};
-use crate::lines::{Change, CpuLine, CpuNode, Discipline, Queued};
-use crate::tangram::{GpuTangram, Tangram};
+use crate::known::{at, demand, millionths, units, work};
+use crate::lines::{Change, CpuLine, CpuNode, Discipline, GpuLine, GpuPool, Queued};
 use crate::workload::Action;
 
 /// Lines in the order of rank, each decision the core's.
@@ -19,7 +20,7 @@ pub(crate) struct ByPromise;
 
 impl<'a> Discipline<'a> for ByPromise {
     type Cpu = CpuElastic<'a>;
-    type Gpu = GpuTangram<'a>;
+    type Gpu = GpuElastic<'a>;
 
     fn cpu(&self, cores: u64) -> CpuElastic<'a> {
         CpuElastic {
@@ -30,8 +31,8 @@ impl<'a> Discipline<'a> for ByPromise {
         }
     }
 
-    fn gpu(&self, services: &'a [Service]) -> GpuTangram<'a> {
-        Tangram { depth: None }.gpu(services)
+    fn gpu(&self, services: &'a [Service]) -> GpuElastic<'a> {
+        GpuElastic { services, policy: ElasticChunks::default(), waiting: BTreeMap::new() }
     }
 
     fn call(&self, action: &Action) -> u64 {
@@ -97,5 +98,49 @@ impl<'a> CpuLine<'a> for CpuElastic<'a> {
             changes.push(Change::Start(queued, millionths(given.units)));
         }
         decision.starts.len() == WINDOW && !self.waiting.is_empty()
+    }
+}
+
+/// The line of a GPU pool, by rank.
+pub(crate) struct GpuElastic<'a> {
+    services: &'a [Service],
+    policy: ElasticChunks,
+    waiting: BTreeMap<(Time, u64), (Queued<'a>, Work)>,
+}
+
+impl<'a> GpuLine<'a> for GpuElastic<'a> {
+    fn submitted(&mut self, queued: Queued<'a>) {
+        let Some(work) = work(queued.action) else { return };
+        let submitted = at(queued.submitted);
+        self.policy.submitted(submitted, work.clone(), demand(queued.action, self.services));
+        self.waiting.insert((work.rank(submitted), queued.order), (queued, work));
+    }
+
+    fn round(&mut self, pool: &mut GpuPool, now: u64) -> Vec<(Queued<'a>, Chunk)> {
+        let seen: Vec<(Time, u64)> = self.waiting.keys().take(CHUNK_WINDOW).copied().collect();
+        let waiting = self.waiting.values().take(CHUNK_WINDOW).map(|(queued, work)| ChunkWaiting {
+            work,
+            demand: demand(queued.action, self.services),
+            submitted: at(queued.submitted),
+        });
+        let running = pool.running.iter().map(|one| (at(one.ends), one.chunk));
+        let (running, waiting): (Vec<_>, Vec<_>) = (running.collect(), waiting.collect());
+        let decided = self.policy.decide(&ChunkLine {
+            now: at(now),
+            pool: &pool.gpus,
+            running: &running,
+            waiting: &waiting,
+            beyond: self.waiting.len() - seen.len(),
+        });
+        let mut starts = Vec::new();
+        for given in decided {
+            let Some(&(queued, _)) = self.waiting.get(&seen[given.index]) else { continue };
+            let service = queued.action.service.unwrap_or(0);
+            let chunk = pool.gpus.take(service, u64::from(given.units.ceil()));
+            let Some(chunk) = chunk else { break };
+            self.waiting.remove(&seen[given.index]);
+            starts.push((queued, chunk));
+        }
+        starts
     }
 }

@@ -8,7 +8,7 @@ use rollwright_core::elastic::{
 
 use crate::chunks::Chunk;
 use crate::cluster::Service;
-use crate::known::{at, millionths, units, work};
+use crate::known::{at, demand, millionths, units, work};
 use crate::lines::{Change, CpuLine, CpuNode, Discipline, GpuLine, GpuPool, Queued};
 use crate::workload::Action;
 
@@ -93,14 +93,10 @@ impl<'a> GpuLine<'a> for GpuTangram<'a> {
     }
 
     fn round(&mut self, pool: &mut GpuPool, now: u64) -> Vec<(Queued<'a>, Chunk)> {
-        let waiting = self.line.values().map(|(queued, work)| {
-            let service = queued.action.service.unwrap_or(0);
-            ChunkWaiting {
-                service,
-                work,
-                restore: self.services[service].restore as f64 / 1e9,
-                submitted: at(queued.submitted),
-            }
+        let waiting = self.line.values().map(|(queued, work)| ChunkWaiting {
+            work,
+            demand: demand(queued.action, self.services),
+            submitted: at(queued.submitted),
         });
         let running = pool.running.iter().map(|one| (at(one.ends), one.chunk));
         let (running, waiting): (Vec<_>, Vec<_>) = (running.collect(), waiting.collect());

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use super::chunk_line::Demand;
 use super::work::{Work, seconds};
 use crate::time::Time;
 
@@ -27,6 +28,7 @@ struct Arrival {
     at: Time,
     opens: bool,
     work: Work,
+    demand: Demand,
 }
 
 /// A submission that is expected.
@@ -36,16 +38,17 @@ pub(super) struct Expected<'a> {
     pub(super) after: f64,
     pub(super) rank: Time,
     pub(super) work: &'a Work,
+    pub(super) demand: Demand,
 }
 
 impl Arrivals {
     /// An action was submitted; `opens` where it is the first of its trajectory here.
-    pub fn submitted(&mut self, at: Time, opens: bool, work: Work) {
+    pub(super) fn submitted(&mut self, at: Time, opens: bool, work: Work, demand: Demand) {
         self.since.get_or_insert(at);
         if self.latest.len() == REMEMBERED {
             self.latest.pop_front();
         }
-        self.latest.push_back(Arrival { at, opens, work });
+        self.latest.push_back(Arrival { at, opens, work, demand });
     }
 
     /// What is expected after `now`, in order of time. Actions of trajectories that are
@@ -59,7 +62,7 @@ impl Arrivals {
             return Vec::new();
         }
         let mut returning = 0;
-        let period: Vec<(f64, &Work)> = self
+        let period: Vec<(f64, &Arrival)> = self
             .latest
             .iter()
             .filter(|arrival| arrival.at > oldest.at)
@@ -67,7 +70,7 @@ impl Arrivals {
                 returning += usize::from(!arrival.opens);
                 arrival.opens || returning <= idle_trajectories
             })
-            .map(|arrival| (arrival.at.since(oldest.at).as_secs_f64(), &arrival.work))
+            .map(|arrival| (arrival.at.since(oldest.at).as_secs_f64(), arrival))
             .collect();
         if period.is_empty() {
             return Vec::new();
@@ -75,13 +78,13 @@ impl Arrivals {
         let horizon = (HORIZON * now.since(since).as_secs_f64()).max(span);
         (0..EXPECTED)
             .map(|i| {
-                let (after, work) = period[i % period.len()];
-                (after + (i / period.len()) as f64 * span, work)
+                let (after, arrival) = period[i % period.len()];
+                (after + (i / period.len()) as f64 * span, arrival)
             })
             .take_while(|(after, _)| *after <= horizon)
-            .map(|(after, work)| {
+            .map(|(after, &Arrival { ref work, demand, .. })| {
                 let at = now + seconds(after);
-                Expected { after, rank: work.rank(at), work }
+                Expected { after, rank: work.rank(at), work, demand }
             })
             .collect()
     }

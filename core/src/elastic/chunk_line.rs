@@ -39,15 +39,22 @@ pub struct ChunkLine<'a, P: ChunkPool> {
     pub beyond: usize,
 }
 
+/// What a GPU action needs besides GPUs.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Demand {
+    /// Number of its service.
+    pub service: usize,
+    /// Seconds to bring the service to a chunk where it is not resident.
+    pub restore: f64,
+}
+
 /// An action that waits for a chunk.
 #[derive(Debug, Clone, Copy)]
 pub struct ChunkWaiting<'a> {
     /// Its choices, whose units are GPUs; restores are not in them.
     pub work: &'a Work,
-    /// Number of its service.
-    pub service: usize,
-    /// Seconds to bring the service to a chunk where it is not resident.
-    pub restore: f64,
+    /// Its service.
+    pub demand: Demand,
     /// When it was submitted.
     pub submitted: Time,
 }

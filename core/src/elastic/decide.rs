@@ -2,15 +2,17 @@
 
 use super::arrivals::Arrivals;
 use super::backfill::backfill;
-use super::line::{Decision, Given, Line, Running};
+use super::chunk_line::Demand;
+use super::line::{Decision, Given, Line};
 use super::malleable::resize;
 use super::roll_out::{Promise, Scene};
-use super::room::Room;
+use super::room::{Room, Space};
 use super::rule::Rule;
-use super::work::{Work, seconds};
+use super::work::Work;
 use crate::time::Time;
 
-/// Waiting actions of a line that a decision looks at; the rest only counts.
+/// Waiting actions of a line that a decision looks at; the rest only counts. Where all of
+/// them start, the next decision is due at once.
 pub const WINDOW: usize = 192;
 /// Actions that the roll-outs of one decision play, together.
 const BUDGET: usize = 800;
@@ -25,17 +27,14 @@ const BUDGET: usize = 800;
 #[derive(Debug, Clone, Default)]
 pub struct Elastic {
     arrivals: Arrivals,
-    /// The place in [`Rule::ALL`] of the rule that was best.
-    best: usize,
-    /// The next to be tried against it.
-    turn: usize,
+    outlook: Outlook,
 }
 
 impl Elastic {
     /// An action was submitted to the line; `opens` where it is the first of its
     /// trajectory here.
     pub fn submitted(&mut self, at: Time, opens: bool, work: Work) {
-        self.arrivals.submitted(at, opens, work);
+        self.arrivals.submitted(at, opens, work, Demand::default());
     }
 
     /// What starts now, and with what; and what is resized.
@@ -44,23 +43,7 @@ impl Elastic {
         if resizable || line.waiting.iter().any(|waiting| waiting.resizable) {
             return resize(line);
         }
-        let mut decision = Decision { resizes: Vec::new(), starts: self.decide_window(line) };
-        // All that was looked at has started: look at what stands behind it.
-        let mut running = line.running.to_vec();
-        let mut started = 0;
-        while decision.starts.len() == started + WINDOW && line.waiting.len() > started + WINDOW {
-            running.extend(decision.starts[started..].iter().map(|given| {
-                let choices = line.waiting[given.index].work.choices();
-                let chosen = choices.iter().find(|choice| choice.units == given.units);
-                let ends = line.now + seconds(chosen.map_or(0.0, |choice| choice.seconds));
-                Running { ends, units: given.units, resizable: None }
-            }));
-            started += WINDOW;
-            let rest = Line { running: &running, waiting: &line.waiting[started..], ..*line };
-            let next = self.decide_window(&rest).into_iter();
-            decision.starts.extend(next.map(|g| Given { index: g.index + started, ..g }));
-        }
-        decision
+        Decision { resizes: Vec::new(), starts: self.decide_window(line) }
     }
 
     fn decide_window(&mut self, line: &Line) -> Vec<Given> {
@@ -74,26 +57,45 @@ impl Elastic {
 
     fn starts(&mut self, line: &Line) -> Vec<Given> {
         let Some(first) = line.waiting.first() else { return Vec::new() };
-        if !Room::of(line).fits(first.work.least().units) {
+        let room = Room::of(line);
+        if !room.fits(first.work.least().units) {
             return Vec::new();
         }
         if line.waiting.iter().all(|waiting| waiting.work.choices().len() == 1) {
             return one_after_the_other(line);
         }
-        let starts = self.best_promise(line).map_or_else(Vec::new, |promise| promise.starts);
+        let held = line.running.iter().map(|running| running.units);
+        let expected = self.arrivals.expected(line.now, line.idle_trajectories);
+        let scene = Scene::new(line, &[], &expected, room, held);
+        self.outlook.best(&scene).unwrap_or_default()
+    }
+}
+
+/// Which rules were best lately.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Outlook {
+    /// The place in [`Rule::ALL`] of the rule that was best.
+    best: usize,
+    /// The next to be tried against it.
+    turn: usize,
+}
+
+impl Outlook {
+    /// What starts now under the rule that promises most. Something does where nothing
+    /// runs: nothing else would ever change.
+    pub(super) fn best<S: Space>(&mut self, scene: &Scene<S>) -> Option<Vec<Given>> {
+        let line = scene.line;
+        let first = line.waiting.first()?;
+        let promise = self.promise(scene, line.now <= first.work.rank(first.submitted));
+        let starts = promise.map_or_else(Vec::new, |promise| promise.starts);
         if starts.is_empty() && line.running.is_empty() {
-            // Nothing will ever change unless something starts.
-            return vec![Given { index: 0, units: first.work.least().units }];
+            return Some(vec![Given { index: 0, units: first.work.least().units }]);
         }
-        starts
+        Some(starts)
     }
 
-    fn best_promise(&mut self, line: &Line) -> Option<Promise> {
-        let expected = self.arrivals.expected(line.now, line.idle_trajectories);
-        let scene = Scene::new(line, &expected);
-        let first = line.waiting.first()?;
-        // Ageing: past its rank nobody overtakes the first.
-        let in_time = line.now <= first.work.rank(first.submitted);
+    /// Ageing: past its rank nobody overtakes the first; until then it is `in_time`.
+    fn promise<S: Space>(&mut self, scene: &Scene<S>, in_time: bool) -> Option<Promise> {
         let count = (BUDGET / scene.size().max(1)).clamp(2, Rule::ALL.len());
         let turn = self.turn;
         let others = (0..Rule::ALL.len()).map(|i| (turn + i) % Rule::ALL.len());

@@ -1,6 +1,7 @@
 //! Simple rules, of which each round follows the one that promises most.
 
-use super::room::Room;
+use super::chunk_line::Demand;
+use super::room::Space;
 use super::work::{Choice, Work};
 
 /// How the first of a line gets its units.
@@ -52,7 +53,8 @@ impl Rule {
     pub(super) fn choose(
         self,
         work: &Work,
-        room: &Room,
+        demand: Demand,
+        room: &impl Space,
         cores: u32,
         behind: usize,
         next_end: f64,
@@ -60,14 +62,18 @@ impl Rule {
         let (factor, base) = match self {
             Self::AtMost(limit) => {
                 let choice = work.at_most(limit.min(cores));
-                return room.fits(choice.units).then_some(choice);
+                return room.look(demand, choice.units).0.then_some(choice);
             }
             Self::Priced(factor, base) => (factor, base),
             Self::LongFirst(factor) => (factor, 0.0),
             Self::Together => (1.0, 0.0),
         };
         let price = base + factor * behind as f64 / f64::from(cores);
-        let cost = |choice: &Choice| choice.seconds * (1.0 + price * choice.units.as_f64());
+        let cost = |choice: &Choice| {
+            let (_, lost) = room.look(demand, choice.units);
+            (choice.seconds + lost) * (1.0 + price * choice.units.as_f64())
+        };
+        let fits = |choice: &Choice| room.look(demand, choice.units).0;
         let choices = work.choices();
         let (mut best, mut least) = (0, f64::INFINITY);
         for (at, choice) in choices.iter().enumerate() {
@@ -76,11 +82,11 @@ impl Rule {
                 (best, least) = (at, cost);
             }
         }
-        if room.fits(choices[best].units) {
+        if fits(&choices[best]) {
             return Some(choices[best]);
         }
         // Fewer now, or as many as is best after the next end?
-        let now = choices[..best].iter().rev().find(|choice| room.fits(choice.units))?;
+        let now = choices[..best].iter().rev().find(|choice| fits(choice))?;
         let idle = next_end * (1.0 + price * f64::from(room.free()));
         (cost(now) <= least + idle).then_some(*now)
     }

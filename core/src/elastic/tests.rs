@@ -109,6 +109,7 @@ fn play(cores: u32, jobs: &[Job], mut decide: impl FnMut(&Line, &[usize]) -> Dec
             ran.left = (ran.left - now.since(ran.since).as_secs_f64() / pace).max(0.0);
             ran.since = now;
         }
+        loop {
         let views: Vec<Running> = running
             .iter()
             .map(|ran| {
@@ -159,8 +160,12 @@ fn play(cores: u32, jobs: &[Job], mut decide: impl FnMut(&Line, &[usize]) -> Dec
             room.take(ran.units);
         }
         let blocked = waiting.first().is_some_and(|&j| !room.fits(jobs[j].work.least().units));
+        let started = gone.len();
         for job in gone {
             played.starts.push(Started { job, at: now, passed: waiting.clone(), blocked });
+        }
+            come.clear();
+            if started < WINDOW || waiting.is_empty() { break; }
         }
         assert!(!running.is_empty() || waiting.is_empty(), "nothing will ever start");
     }
@@ -335,11 +340,11 @@ fn what_has_lasted_is_expected_to_last() {
     let one = work(&[1.0], 1.0, 0.0);
     let mut arrivals = Arrivals::default();
     for _ in 0..10 {
-        arrivals.submitted(Time::ZERO, true, one.clone());
+        arrivals.submitted(Time::ZERO, true, one.clone(), Demand::default());
     }
     assert!(arrivals.expected(at(5.0), 10).is_empty());
     for second in 1..=5 {
-        arrivals.submitted(at(f64::from(second)), second > 3, one.clone());
+        arrivals.submitted(at(f64::from(second)), second > 3, one.clone(), Demand::default());
     }
     let after = |idle: usize| -> Vec<f64> {
         arrivals.expected(at(5.0), idle).iter().map(|expected| expected.after).collect()

@@ -1,5 +1,7 @@
 //! A GPU pool: chunks, residents, and what runs on them.
 
+use rollwright_core::elastic::CHUNK_WINDOW;
+
 use super::Queued;
 use crate::chunks::{Chunk, Gpus};
 use crate::workload::UNIT;
@@ -49,14 +51,21 @@ impl GpuPool {
         if !std::mem::take(&mut self.changed) {
             return;
         }
-        for (Queued { of, action, .. }, chunk) in line.round(self, world.now) {
-            let units = chunk.gpus * UNIT;
-            let restored = action.service.filter(|_| !chunk.resident);
-            let restore = restored.map_or(0, |service| world.cluster.services[service].restore);
-            let nanos = restore.saturating_add(action.nanos(units));
-            self.running.push(OnChunk { of, chunk, ends: world.now.saturating_add(nanos) });
-            world.usage[action.pool].held.add(units, world.now);
-            world.start(of, action, units, nanos);
+        loop {
+            let starts = line.round(self, world.now);
+            let again = starts.len() >= CHUNK_WINDOW;
+            for (Queued { of, action, .. }, chunk) in starts {
+                let units = chunk.gpus * UNIT;
+                let restored = action.service.filter(|_| !chunk.resident);
+                let restore = restored.map_or(0, |service| world.cluster.services[service].restore);
+                let nanos = restore.saturating_add(action.nanos(units));
+                self.running.push(OnChunk { of, chunk, ends: world.now.saturating_add(nanos) });
+                world.usage[action.pool].held.add(units, world.now);
+                world.start(of, action, units, nanos);
+            }
+            if !again {
+                return;
+            }
         }
     }
 }
