@@ -45,7 +45,7 @@ pub(crate) struct CpuTangram<'a> {
 }
 
 impl<'a> CpuLine<'a> for CpuTangram<'a> {
-    fn submitted(&mut self, queued: Queued<'a>, _opens: bool, _now: u64) {
+    fn submitted(&mut self, queued: Queued<'a>, _opens: bool, _node: &CpuNode<'a>, _now: u64) {
         let Some(work) = work(queued.action) else { return };
         self.line.insert(queued.order, (queued, work));
     }
@@ -87,7 +87,7 @@ pub(crate) struct GpuTangram<'a> {
 }
 
 impl<'a> GpuLine<'a> for GpuTangram<'a> {
-    fn submitted(&mut self, queued: Queued<'a>) {
+    fn submitted(&mut self, queued: Queued<'a>, _pool: &GpuPool) {
         let Some(work) = work(queued.action) else { return };
         self.line.insert(queued.order, (queued, work));
     }

@@ -1,8 +1,8 @@
 //! The default policy on chunks of GPUs.
 
-use super::arrivals::Arrivals;
+use super::arrivals::{Arrivals, Newcomers};
 use super::chunk_line::{ChunkLine, ChunkPool, Demand};
-use super::decide::Outlook;
+use super::decide::{LAST_END, LAST_END_ALONE, Outlook};
 use super::line::{Given, Line, Running, Waiting};
 use super::roll_out::Scene;
 use super::room::{Gpus, Space};
@@ -15,16 +15,37 @@ pub const CHUNK_WINDOW: usize = 64;
 
 /// The default policy for the line of one GPU pool: as [`Elastic`](super::Elastic), with
 /// what restores cost, and where services are resident, played forward too.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct ElasticChunks {
     arrivals: Arrivals,
     outlook: Outlook,
+    last_end: f64,
+}
+
+impl Default for ElasticChunks {
+    fn default() -> Self {
+        Self::new(LAST_END)
+    }
 }
 
 impl ElasticChunks {
+    fn new(last_end: f64) -> Self {
+        Self { arrivals: Arrivals::default(), outlook: Outlook::default(), last_end }
+    }
+
+    /// As [`Elastic::for_makespan`](super::Elastic::for_makespan).
+    pub fn for_makespan() -> Self {
+        Self::new(LAST_END_ALONE)
+    }
+
     /// An action was submitted to the line.
     pub fn submitted(&mut self, at: Time, work: Work, demand: Demand) {
         self.arrivals.submitted(at, true, work, demand);
+    }
+
+    /// As [`Elastic::newcomers`](super::Elastic::newcomers).
+    pub fn newcomers(&mut self, newcomers: Newcomers) {
+        self.arrivals.newcomers(newcomers);
     }
 
     /// What starts now, and with how many GPUs, in the order in which chunks are to be
@@ -58,7 +79,7 @@ impl ElasticChunks {
         };
         let expected = self.arrivals.expected(line.now, usize::MAX);
         let held = line.running.iter().map(|&(_, chunk)| chunk);
-        let scene = Scene::new(&plain, &demands, &expected, room, held);
+        let scene = Scene::new(&plain, &demands, &expected, room, held, self.last_end);
         self.outlook.best(&scene).unwrap_or_default()
     }
 }

@@ -13,6 +13,8 @@ pub trait ChunkPool: Clone {
     fn gpus(&self) -> u64;
     /// Aligned chunks on which nothing runs.
     fn idle(&self) -> Chunks;
+    /// Whether a chunk of `gpus` is idle.
+    fn fits(&self, gpus: u64) -> bool;
     /// Chunks of `gpus` where `service` is resident: those on which nothing runs, and all.
     fn residents(&self, service: usize, gpus: u64) -> (usize, usize);
     /// Takes a chunk for an action of `service`; true beside it where the service must be

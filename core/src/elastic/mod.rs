@@ -21,7 +21,7 @@ mod tests;
 mod together;
 mod work;
 
-pub use arrivals::Arrivals;
+pub use arrivals::{Arrivals, Newcomers};
 pub use chunk_decide::{CHUNK_WINDOW, ElasticChunks};
 pub use chunk_line::{ChunkLine, ChunkPool, ChunkWaiting, Demand};
 pub use decide::{Elastic, WINDOW};

@@ -4,17 +4,13 @@ use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
 use super::arrivals::Expected;
-use super::line::{Given, Line};
 use super::chunk_line::Demand;
+use super::line::{Given, Line};
 use super::room::Space;
 use super::rule::Rule;
 use super::together::together;
 use super::work::{Choice, Work, seconds};
 use crate::time::Time;
-
-/// What the end of the last action weighs against the sum of all completion times: of
-/// two plans that are nearly as good the one that ends sooner is better.
-const LAST_END: f64 = 0.03;
 
 /// A state of a line from which rules are played forward.
 pub(super) struct Scene<'a, S: Space> {
@@ -26,6 +22,8 @@ pub(super) struct Scene<'a, S: Space> {
     /// Ends of what runs.
     ends: BinaryHeap<End<S::Held>>,
     ranks: Vec<Time>,
+    /// What the end of the last trajectory weighs against the mean completion time.
+    last_end: f64,
 }
 
 /// What becomes free after so many seconds. The greatest of a heap is the first; of equals
@@ -74,6 +72,7 @@ impl<'a, S: Space> Scene<'a, S> {
         expected: &'a [Expected<'a>],
         room: S,
         held: impl Iterator<Item = S::Held>,
+        last_end: f64,
     ) -> Self {
         let running = line.running.iter().map(|r| r.ends.since(line.now).as_secs_f64());
         let ends = running.zip(held).enumerate();
@@ -84,6 +83,7 @@ impl<'a, S: Space> Scene<'a, S> {
             room,
             ends: ends.map(|(order, (seconds, held))| End { seconds, order, held }).collect(),
             ranks: line.waiting.iter().map(|w| w.work.rank(w.submitted)).collect(),
+            last_end,
         }
     }
 
@@ -97,12 +97,13 @@ impl<'a, S: Space> Scene<'a, S> {
     }
 
     /// Plays the line forward until all that waits, and all that is expected, is started.
-    /// `None` where the rule cannot be followed, or costs at least `limit`.
-    pub(super) fn roll_out(&self, rule: Rule, limit: f64) -> Option<Promise> {
+    /// `None` where the rule cannot be followed, or costs too much.
+    pub(super) fn roll_out(&self, rule: Rule, until: Until) -> Option<Promise> {
         let order = self.order(rule)?;
         let mut play = Play {
             scene: self,
-            limit,
+            limit: if let Until::Costs(limit) = until { limit } else { f64::INFINITY },
+            now_only: until == Until::Now,
             room: self.room.clone(),
             ends: self.ends.clone(),
             order: self.ends.len(),
@@ -117,7 +118,7 @@ impl<'a, S: Space> Scene<'a, S> {
             for (index, units) in together(self.line, self.room.cores()?)?.into_iter().enumerate() {
                 let work = self.line.waiting[index].work;
                 let chosen = work.choices().iter().find(|choice| choice.units == units)?;
-                play.start(self.waited(index), *chosen, Demand::default())?;
+                play.start(self.waited(index), *chosen, Demand::default(), work.tail())?;
                 play.starts.push(Given { index, units });
             }
             order = &[];
@@ -152,9 +153,20 @@ impl<'a, S: Space> Scene<'a, S> {
     }
 }
 
+/// How far a rule is played.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Until {
+    /// Only what starts now.
+    Now,
+    /// To the end, unless it costs that much.
+    Costs(f64),
+}
+
 struct Play<'a, S: Space> {
     scene: &'a Scene<'a, S>,
     limit: f64,
+    /// What follows does not count.
+    now_only: bool,
     room: S,
     ends: BinaryHeap<End<S::Held>>,
     /// Actions played.
@@ -171,12 +183,12 @@ struct Play<'a, S: Space> {
 impl<S: Space> Play<'_, S> {
     /// Starts one that has waited for so many seconds, now; `None` where that costs too
     /// much.
-    fn start(&mut self, waited: f64, choice: Choice, demand: Demand) -> Option<()> {
+    fn start(&mut self, waited: f64, choice: Choice, demand: Demand, tail: f64) -> Option<()> {
         let (held, lost) = self.room.take(demand, choice.units)?;
         let seconds = self.now + choice.seconds + lost;
         self.ends.push(End { seconds, order: self.order, held });
         self.order += 1;
-        self.last_end = self.last_end.max(seconds);
+        self.last_end = self.last_end.max(seconds + tail);
         self.cost += waited + choice.seconds + lost;
         (self.cost < self.limit).then_some(())
     }
@@ -211,7 +223,7 @@ impl<S: Space> Play<'_, S> {
                 if let Some(choice) =
                     rule.choose(work, demand, &self.room, line.cores, behind, soonest.max(0.0))
                 {
-                    self.start(waited, choice, demand)?;
+                    self.start(waited, choice, demand, work.tail())?;
                     if let Some(index) = here.filter(|index| !overtaken(*index)) {
                         if self.at_once {
                             self.starts.push(Given { index, units: choice.units });
@@ -224,6 +236,9 @@ impl<S: Space> Play<'_, S> {
                 }
             }
             // Nothing more can start: what happens next?
+            if self.now_only {
+                return Some(Promise { cost: 0.0, starts: self.starts });
+            }
             self.at_once = false;
             let arrival = expected.get(next).map(|e| e.after);
             if first.is_none() && arrival.is_none() {
@@ -243,7 +258,7 @@ impl<S: Space> Play<'_, S> {
         let members = line.waiting.len() + expected.len();
         // Those beyond the window wait until it is empty.
         let beyond = line.beyond as f64 * self.now;
-        let cost = self.cost + beyond + LAST_END * members as f64 * self.last_end;
+        let cost = self.cost + beyond + self.scene.last_end * members as f64 * self.last_end;
         (cost < self.limit).then_some(Promise { cost, starts: self.starts })
     }
 }

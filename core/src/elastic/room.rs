@@ -63,7 +63,7 @@ impl<P: ChunkPool> Space for Gpus<P> {
         if idle > 0 {
             return (true, 0.0);
         }
-        let fits = self.0.idle().take(gpus).is_some();
+        let fits = self.0.fits(gpus);
         // One that is busy may be had later.
         (fits, if all > 0 && !fits { 0.0 } else { demand.restore })
     }

@@ -110,62 +110,64 @@ fn play(cores: u32, jobs: &[Job], mut decide: impl FnMut(&Line, &[usize]) -> Dec
             ran.since = now;
         }
         loop {
-        let views: Vec<Running> = running
-            .iter()
-            .map(|ran| {
-                let Job { submitted, work, malleable } = &jobs[ran.job];
-                let (submitted, left) = (*submitted, ran.left);
-                let resizable = malleable.then_some(Resizable { work, submitted, left });
-                Running { ends: ran.ends, units: ran.units, resizable }
-            })
-            .collect();
-        let lined: Vec<Waiting> = waiting
-            .iter()
-            .map(|&job| {
-                let Job { submitted, work, malleable } = &jobs[job];
-                Waiting { work, submitted: *submitted, resizable: *malleable }
-            })
-            .collect();
-        let line = Line {
-            now,
-            cores,
-            running: &views,
-            waiting: &lined,
-            beyond: 0,
-            idle_trajectories: running.len(),
-        };
-        let decision = decide(&line, &come);
-        for given in &decision.resizes {
-            let ran = &mut running[given.index];
-            assert!(jobs[ran.job].malleable);
-            let choices = jobs[ran.job].work.choices();
-            let choice = choices.iter().find(|c| c.units == given.units).unwrap();
-            ran.units = given.units;
-            ran.ends = now + seconds((ran.left * choice.seconds).max(1e-9));
-        }
-        let mut gone = Vec::new();
-        for given in &decision.starts {
-            let job = waiting[given.index];
-            assert!(!gone.contains(&job), "started twice");
-            gone.push(job);
-            let choices = jobs[job].work.choices();
-            let choice = choices.iter().find(|c| c.units == given.units).unwrap();
-            let ends = now + seconds(choice.seconds.max(1e-9));
-            running.push(Ran { job, units: given.units, ends, left: 1.0, since: now });
-        }
-        waiting.retain(|job| !gone.contains(job));
-        let mut room = Room::of(&Line { running: &[], ..line });
-        for ran in &running {
-            assert!(room.fits(ran.units), "more cores than there are");
-            room.take(ran.units);
-        }
-        let blocked = waiting.first().is_some_and(|&j| !room.fits(jobs[j].work.least().units));
-        let started = gone.len();
-        for job in gone {
-            played.starts.push(Started { job, at: now, passed: waiting.clone(), blocked });
-        }
+            let views: Vec<Running> = running
+                .iter()
+                .map(|ran| {
+                    let Job { submitted, work, malleable } = &jobs[ran.job];
+                    let (submitted, left) = (*submitted, ran.left);
+                    let resizable = malleable.then_some(Resizable { work, submitted, left });
+                    Running { ends: ran.ends, units: ran.units, resizable }
+                })
+                .collect();
+            let lined: Vec<Waiting> = waiting
+                .iter()
+                .map(|&job| {
+                    let Job { submitted, work, malleable } = &jobs[job];
+                    Waiting { work, submitted: *submitted, resizable: *malleable }
+                })
+                .collect();
+            let line = Line {
+                now,
+                cores,
+                running: &views,
+                waiting: &lined,
+                beyond: 0,
+                idle_trajectories: running.len(),
+            };
+            let decision = decide(&line, &come);
+            for given in &decision.resizes {
+                let ran = &mut running[given.index];
+                assert!(jobs[ran.job].malleable);
+                let choices = jobs[ran.job].work.choices();
+                let choice = choices.iter().find(|c| c.units == given.units).unwrap();
+                ran.units = given.units;
+                ran.ends = now + seconds((ran.left * choice.seconds).max(1e-9));
+            }
+            let mut gone = Vec::new();
+            for given in &decision.starts {
+                let job = waiting[given.index];
+                assert!(!gone.contains(&job), "started twice");
+                gone.push(job);
+                let choices = jobs[job].work.choices();
+                let choice = choices.iter().find(|c| c.units == given.units).unwrap();
+                let ends = now + seconds(choice.seconds.max(1e-9));
+                running.push(Ran { job, units: given.units, ends, left: 1.0, since: now });
+            }
+            waiting.retain(|job| !gone.contains(job));
+            let mut room = Room::of(&Line { running: &[], ..line });
+            for ran in &running {
+                assert!(room.fits(ran.units), "more cores than there are");
+                room.take(ran.units);
+            }
+            let blocked = waiting.first().is_some_and(|&j| !room.fits(jobs[j].work.least().units));
+            let started = gone.len();
+            for job in gone {
+                played.starts.push(Started { job, at: now, passed: waiting.clone(), blocked });
+            }
             come.clear();
-            if started < WINDOW || waiting.is_empty() { break; }
+            if started < WINDOW || waiting.is_empty() {
+                break;
+            }
         }
         assert!(!running.is_empty() || waiting.is_empty(), "nothing will ever start");
     }

@@ -74,7 +74,9 @@ fn the_same_input_gives_the_same_bytes_but_for_the_time_of_decisions() {
         report.as_object_mut().unwrap().remove("decision_us").unwrap();
         report.to_string()
     };
-    for policy in ["elastic", "tangram", "fixed:8", "static:8", "kubernetes:1:8"] {
+    for policy in
+        ["elastic", "elastic-trajectory", "tangram", "fixed:8", "static:8", "kubernetes:1:8"]
+    {
         assert_eq!(strip(policy), strip(policy));
     }
 }
@@ -262,7 +264,7 @@ proptest! {
                 "0", "-1", "1e999", "1e308", "9007199254740991", "null", "[]", "{}", "\"\"", ",", "1,", "\n", "[[[[[[",
             ]).prop_map(|text| text.as_bytes().to_vec()),
         ],
-        policy in prop::sample::select(vec!["elastic", "tangram", "fixed:2", "static:2", "kubernetes:0.5:4"]),
+        policy in prop::sample::select(vec!["elastic", "elastic-trajectory", "tangram", "fixed:2", "static:2", "kubernetes:0.5:4"]),
     ) {
         let mut inputs = [CLUSTER.as_bytes().to_vec(), TRAJECTORY.as_bytes().to_vec()];
         let bytes = &mut inputs[usize::from(!of_cluster)];

@@ -230,7 +230,7 @@ fn coding(random: &mut Random) -> Case {
     let most = 1 + random.below(4);
     let workload = (0..count).map(|_| {
         let mut phases = Vec::new();
-        for _ in 0..1 + random.below(most * 2) {
+        for _ in 0..=random.below(most * 2) {
             phases.push(generate(random.lognormal(thinks, 0.6)));
             phases.push(light(random, lights, 0.1));
         }

@@ -53,7 +53,7 @@ proptest! {
     #[test]
     fn every_action_runs_once_and_within_the_capacity(
         workload in any_workload(),
-        policy in prop::sample::select(vec!["elastic", "tangram", "fixed:1", "fixed:4", "static:3", "static:4", "kubernetes:0.5:2", "kubernetes:3:8"]),
+        policy in prop::sample::select(vec!["elastic", "elastic-trajectory", "tangram", "fixed:1", "fixed:4", "static:3", "static:4", "kubernetes:0.5:2", "kubernetes:3:8"]),
     ) {
         let cluster = everything();
         let (report, records) = run(&cluster, &workload, policy);
