@@ -2,6 +2,7 @@
 #![expect(clippy::float_cmp, reason = "hand-computed times are exact")]
 
 mod any;
+mod elastic;
 mod fixed;
 mod pods;
 
