@@ -1,0 +1,40 @@
+//! Table 2: what placement and allocation cost.
+
+use rollwright_core::placement::{Degree, Interference, allocate, place};
+
+use super::model::QWEN3_14B;
+use super::row;
+use super::shape::draw;
+use crate::paper::{Better, Figure};
+
+pub(super) fn figure() -> Figure {
+    Figure::clocked(
+        [
+            row("heddle-placement-time", "000 Table 2, 6.2", "seconds to place 6,400 trajectories on 16 workers, exactly", 0.037, Better::Lower),
+            row("heddle-manager-time", "000 Table 2", "seconds to allocate 64 GPUs for 6,400 trajectories, exactly", 4.99, Better::Lower),
+        ],
+        &["on one core of this machine; the values of Qwen3-14B, search"],
+        |trial| {
+            let shapes = draw(&mut trial.random, 6400);
+            let lengths: Vec<f64> = shapes.iter().map(|shape| shape.predicted).collect();
+            let interference = interference(6400)?;
+            let degrees: Vec<Degree> = QWEN3_14B.degrees();
+            let workers = [QWEN3_14B.token_time(4); 16];
+            // Plans that fail would be quick: they count as failures.
+            place(&lengths, &workers, &interference)?;
+            allocate(&lengths, 64, 64, &degrees, &interference)?;
+            Ok([
+                trial.time(5, || place(&lengths, &workers, &interference)),
+                trial.time(5, || allocate(&lengths, 64, 64, &degrees, &interference)),
+            ])
+        },
+    )
+}
+
+/// The curve of Qwen3-14B.
+fn interference(
+    sizes: u32,
+) -> Result<Interference, rollwright_core::placement::InvalidInterference> {
+    let factor = |size| QWEN3_14B.slope().mul_add(f64::from(size), 1.0);
+    Interference::new((0..sizes).map(factor).collect())
+}

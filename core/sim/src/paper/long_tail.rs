@@ -1,0 +1,2 @@
+use super::Figure;
+pub(super) fn figures() -> Vec<Figure> { Vec::new() }

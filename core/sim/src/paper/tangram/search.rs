@@ -1,0 +1,121 @@
+//! DeepSearch: calls of an API with a quota, queued or each on its own.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::Duration;
+
+use rollwright_core::quota::{Quota, QuotaLimit, Rate};
+use rollwright_core::time::Time;
+
+use super::{OURS, row};
+use crate::cluster::{Bytes, Cluster, Pool, PoolKind, nanos};
+use crate::paper::random::Random;
+use crate::paper::{Better, Figure};
+use crate::workload::{Action, Phase, Trajectory, UNIT};
+
+/// Trajectories of a step (001, 6.1).
+const BATCH: usize = 2048;
+/// Tries after the first (001, 6.1).
+const RETRIES: u32 = 3;
+/// Seconds of a call.
+const CALL: f64 = 1.5;
+/// Mean seconds between calls.
+const GENERATION: f64 = 10.0;
+/// Calls that may start in a minute.
+const PER_MINUTE: u32 = 9_000;
+/// Training's part of a step of theirs (003, Fig. 3).
+const TRAINING: f64 = 0.23;
+
+pub(super) fn figure() -> Figure {
+    Figure::simulated(
+        [row("tangram-step-search", "001 Fig. 6, 6.2", "step time ratio against calls that give up after three retries", 1.5, Better::Higher)],
+        &[
+            "a trajectory calls 5-30 times (003 Table 1, Web); 10 s of generation between, log-normal, cv 1; a call takes 1.5 s",
+            "9,000 calls may start in a minute, where a batch of 2,048 would make some 10,700",
+            "a call that is refused tries again after 1, 2 and 4 s, then its trajectory counts for nothing and another is begun, until there are 2,048",
+            "training takes what is 23% of the baseline's step (003 Fig. 3)",
+        ],
+        |trial| {
+            let batch: Vec<Vec<f64>> =
+                (0..BATCH).map(|_| generations(&mut trial.random)).collect();
+            let theirs = alone(batch.clone(), &mut trial.random);
+            let training = theirs * TRAINING / (1.0 - TRAINING);
+            let (report, _) = trial.simulate(&cluster(), &trajectories(&batch), OURS)?;
+            Ok([(theirs + training) / (report.makespan_s + training)])
+        },
+    )
+}
+
+fn limit() -> QuotaLimit {
+    let rate = Rate { amount: PER_MINUTE / 60, period: Duration::from_secs(1) };
+    QuotaLimit { concurrency: None, rate: Some(rate) }
+}
+
+fn cluster() -> Cluster {
+    let pool = Pool { name: "search".to_owned(), kind: PoolKind::Quota(limit()) };
+    Cluster { pools: vec![pool], ..Cluster::default() }
+}
+
+/// Seconds of generation before each call of a trajectory.
+fn generations(random: &mut Random) -> Vec<f64> {
+    (0..random.whole(5, 30)).map(|_| random.log_normal(GENERATION, 1.0)).collect()
+}
+
+fn trajectories(batch: &[Vec<f64>]) -> Vec<Trajectory> {
+    let call = Action {
+        pool: 0,
+        service: None,
+        units: vec![UNIT],
+        duration: CALL,
+        serial: 0.0,
+        malleable: false,
+    };
+    let phases = |generations: &Vec<f64>| {
+        let pairs = generations
+            .iter()
+            .map(|&seconds| [Phase::Generate(nanos(seconds)), Phase::Act(call.clone())]);
+        pairs.flatten().collect()
+    };
+    let trajectory = |(i, generations): (usize, &Vec<f64>)| Trajectory {
+        name: format!("t{i}"),
+        arrival: 0,
+        memory: Bytes(0),
+        phases: phases(generations),
+    };
+    batch.iter().enumerate().map(trajectory).collect()
+}
+
+/// A simulator of the baseline: every trajectory calls by itself. Seconds until as many
+/// have ended well as began.
+fn alone(mut batch: Vec<Vec<f64>>, random: &mut Random) -> f64 {
+    let mut quota = Quota::new(limit());
+    // When a trajectory calls, which it is, its call, and how often it was refused.
+    let mut calls = BinaryHeap::new();
+    for (of, generations) in batch.iter().enumerate() {
+        calls.push(Reverse((nanos(generations[0]), of, 0, 0)));
+    }
+    let (mut wanted, mut end) = (batch.len(), 0);
+    while let Some(Reverse((now, of, call, refused))) = calls.pop() {
+        if wanted == 0 {
+            break;
+        }
+        if quota.try_take(1, Time::from_nanos(now)) {
+            let after = now + nanos(CALL);
+            match batch[of].get(call + 1) {
+                Some(&generation) => {
+                    calls.push(Reverse((after + nanos(generation), of, call + 1, 0)));
+                }
+                None => {
+                    wanted -= 1;
+                    end = end.max(after);
+                }
+            }
+        } else if refused < RETRIES {
+            calls.push(Reverse((now + nanos(f64::from(1 << refused)), of, call, refused + 1)));
+        } else {
+            batch[of] = generations(random);
+            calls.push(Reverse((now + nanos(batch[of][0]), of, 0, 0)));
+        }
+    }
+    end as f64 / 1e9
+}
