@@ -8,6 +8,7 @@
 
 mod darts;
 mod figure;
+mod groups;
 mod heddle;
 mod long_tail;
 mod outcome;

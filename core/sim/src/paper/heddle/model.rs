@@ -1,6 +1,6 @@
 //! What a token costs, by a roofline of the hardware and models that the texts name.
 
-use rollwright_core::placement::Degree;
+use rollwright_core::placement::{Degree, Interference, InvalidInterference};
 
 /// A model on GPUs of 80 GB at 3.35 TB/s (003, Table 2).
 #[derive(Debug, Clone, Copy)]
@@ -49,6 +49,17 @@ impl Model {
     /// What one more trajectory adds: its context is read too.
     pub(super) fn slope(&self) -> f64 {
         CONTEXT * self.kv / BANDWIDTH / self.token_time(1)
+    }
+
+    /// The factor of groups up to a size (000, 5.2: of the batch, and of the wait for it).
+    /// What the slots of a worker's smallest degree do not hold waits its turn.
+    pub(super) fn interference(&self, most: usize) -> Result<Interference, InvalidInterference> {
+        let slots = self.slots(self.degree);
+        let factor = |size: usize| {
+            let running = self.slope().mul_add((size.min(slots) - 1) as f64, 1.0);
+            running * (size as f64 / slots as f64).max(1.0)
+        };
+        Interference::new((1..=most).map(factor).collect())
     }
 
     /// Trajectories that a worker's memory holds.

@@ -1,6 +1,6 @@
 //! Table 2: what placement and allocation cost.
 
-use rollwright_core::placement::{Degree, Interference, allocate, place};
+use rollwright_core::placement::{Degree, allocate, place};
 
 use super::model::QWEN3_14B;
 use super::row;
@@ -17,7 +17,7 @@ pub(super) fn figure() -> Figure {
         |trial| {
             let shapes = draw(&mut trial.random, 6400);
             let lengths: Vec<f64> = shapes.iter().map(|shape| shape.predicted).collect();
-            let interference = interference(6400)?;
+            let interference = QWEN3_14B.interference(6400)?;
             let degrees: Vec<Degree> = QWEN3_14B.degrees();
             let workers = [QWEN3_14B.token_time(4); 16];
             // Plans that fail would be quick: they count as failures.
@@ -29,12 +29,4 @@ pub(super) fn figure() -> Figure {
             ])
         },
     )
-}
-
-/// The curve of Qwen3-14B.
-fn interference(
-    sizes: u32,
-) -> Result<Interference, rollwright_core::placement::InvalidInterference> {
-    let factor = |size| QWEN3_14B.slope().mul_add(f64::from(size), 1.0);
-    Interference::new((0..sizes).map(factor).collect())
 }

@@ -74,10 +74,8 @@ impl Case<'_> {
         self.shapes.iter().map(|shape| shape.predicted).collect()
     }
 
-    /// The factor at each size, by the model; beyond a worker's slots the others wait.
     fn interference(&self) -> Result<Interference, Failed> {
-        let factor = |size| self.model.slope().mul_add(size as f64, 1.0);
-        Ok(Interference::new((0..self.shapes.len()).map(factor).collect())?)
+        Ok(self.model.interference(self.shapes.len())?)
     }
 
     /// The core's placement on given workers.

@@ -21,19 +21,31 @@ pub(super) const KUBERNETES: Policy = Policy::Kubernetes { request: UNIT / 2, li
 
 /// What the text leaves open.
 pub(super) const ASSUMED: &[&str] = &[
-    "a trajectory begins with the batch, and has 30-50 turns (003 Table 1, SWE-bench)",
-    "a turn's action takes one core for 0.5 s on average, log-normal, cv 3, at least the 1 ms of 001 2.4",
-    "the tests take 120 s on one core on average, log-normal, cv 1.5, 5% of it serial, on 1, 2, 4, .. 32 cores",
-    "generation is as long as makes actions 47% of a trajectory on an idle pod of four cores (001 Fig. 3(c))",
+    "a trajectory begins with the batch and has 30-50 turns (003 Table 1, SWE-bench); it generates for 100 s on average, log-normal, cv 1 (004), a turn's part log-normal, cv 1",
+    "durations follow from 0.975 s of execution per action (001 Table 1) on as many cores as it may have, and 47% of a trajectory in actions (001 Fig. 3(c)) on an idle pod: 0.53 s on one core for a turn's action, log-normal, cv 3, at least 1 ms (001 2.4), and 234 s on one core for the tests, log-normal, cv 1.5, 5% of it serial, on 1, 2, 4, .. 32 cores",
     "containers start in no time, for both; Kubernetes' control plane costs nothing",
 ];
 
-/// Mean seconds of a turn's action.
-const TURN: f64 = 0.5;
-/// Mean seconds of the tests, on one core.
-const TESTS: f64 = 120.0;
+/// Mean seconds of a trajectory's generation.
+const GENERATION: f64 = 100.0;
+/// Mean seconds of execution of an action, on as many cores as it may have (001, Table 1).
+const EXECUTION: f64 = 0.975;
+/// Turns on average.
+const TURNS: f64 = 40.0;
 /// The part of the tests that more cores do not shorten.
 const SERIAL: f64 = 0.05;
+/// Most cores of the tests (001, 6.4).
+const MOST: f64 = 32.0;
+
+/// Mean seconds on one core of a turn's action and of the tests: what both statements
+/// of the text allow.
+fn durations() -> (f64, f64) {
+    let part = |cores: f64| SERIAL + (1.0 - SERIAL) / cores;
+    let on_most = (TURNS + 1.0) * EXECUTION;
+    let on_pod = GENERATION * ACTIVE / (1.0 - ACTIVE);
+    let tests = (on_pod - on_most) / (part(POD_LIMIT) - part(MOST));
+    ((on_most - tests * part(MOST)) / TURNS, tests)
+}
 
 /// So many nodes.
 pub(super) fn cluster(nodes: u64) -> Cluster {
@@ -44,17 +56,18 @@ pub(super) fn cluster(nodes: u64) -> Cluster {
 
 /// A batch of trajectories that begin together.
 pub(super) fn batch(trial: &mut Trial<'_>, size: usize) -> Vec<Trajectory> {
-    let acting = |turns: f64| turns * TURN + TESTS * (SERIAL + (1.0 - SERIAL) / POD_LIMIT);
-    let generating = acting(40.0) * (1.0 - ACTIVE) / ACTIVE / 40.0;
+    let (turn, tests) = durations();
     let random = &mut trial.random;
     (0..size)
         .map(|i| {
+            let turns = random.whole(30, 50);
+            let generation = random.log_normal(GENERATION, 1.0) / turns as f64;
             let mut phases = Vec::new();
-            for _ in 0..random.whole(30, 50) {
-                phases.push(Phase::Generate(nanos(random.log_normal(generating, 1.0))));
-                phases.push(Phase::Act(action(&[1], random.log_normal(TURN, 3.0).max(1e-3), 0.0)));
+            for _ in 0..turns {
+                phases.push(Phase::Generate(nanos(random.log_normal(generation, 1.0))));
+                phases.push(Phase::Act(action(&[1], random.log_normal(turn, 3.0).max(1e-3), 0.0)));
             }
-            let tests = random.log_normal(TESTS, 1.5);
+            let tests = random.log_normal(tests, 1.5);
             phases.push(Phase::Act(action(&[1, 2, 4, 8, 16, 32], tests, SERIAL)));
             Trajectory {
                 name: format!("t{i}"),
@@ -102,4 +115,19 @@ pub(super) fn serve(
         tests: tests * each,
         makespan: report.makespan_s,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_fit_what_the_text_states() {
+        let (turn, tests) = durations();
+        assert!((turn - 0.53).abs() < 0.01 && (tests - 234.0).abs() < 1.0, "{turn} {tests}");
+        let executes = (40.0 * turn + tests * (0.05 + 0.95 / 32.0)) / 41.0;
+        assert!((executes - 0.975).abs() < 1e-9, "{executes}");
+        let acts = 40.0 * turn + tests * (0.05 + 0.95 / 4.0);
+        assert!((acts / (acts + 100.0) - 0.47).abs() < 1e-9, "{acts}");
+    }
 }

@@ -8,9 +8,9 @@ use crate::workload::{Action, Phase, Trajectory, UNIT};
 
 /// What the text leaves open.
 pub(super) const ASSUMED: &[&str] = &[
-    "a trajectory is of any task alike; mean lengths of tasks lie between 1,000 and 16,000 tokens, log-uniform, lengths about them are log-normal with cv 1 (004), at most 32k (003 7.1)",
+    "teachers are asked for unequally, the n-th by 1/n (001 Fig. 3(b): activity differs by model; the values are lost); mean lengths of their tasks lie between 4,000 and 32,000 tokens, log-uniform, lengths about them are log-normal with cv 1 (004), at most 58k (003 8: prompts to 12k, responses to 46k)",
     "all begin with the batch and generate a token in 20 ms",
-    "a teacher is Qwen3-32B (61.02 GB: 003 Table 3) and reads 2 FLOP a parameter and token at half of 989.5 TFLOPS (003 Table 2)",
+    "a teacher is Qwen3-32B (61.02 GB: 003 Table 3) and reads a trajectory once, at half of 989.5 TFLOPS a GPU (003 Table 2), attention included",
     "a degree of 8 instead of 4 leaves a tenth of the time as it is; a chunk is restored at 57 GB/s a GPU (PCIe 5 x16)",
     "SGLang does 1.2 times as much on several requests as on one, and works on 48 at once: reading is bound by compute",
 ];
@@ -25,6 +25,9 @@ const WEIGHTS: f64 = 61.02;
 const HOST_TO_DEVICE: f64 = 57.0;
 /// Parameters of a teacher.
 const PARAMETERS: f64 = 32e9;
+/// FLOP of attention by the square of the tokens: 64 layers of 64 heads of 128, each pair
+/// of tokens once, scores and values.
+const ATTENTION: f64 = 2.0 * 64.0 * 64.0 * 128.0;
 /// FLOP/s of a GPU that are put to use (003, Table 2).
 const FLOPS: f64 = 989.5e12 * 0.5;
 /// The part that more GPUs do not shorten.
@@ -45,11 +48,17 @@ pub(super) struct Sample {
 /// A batch over so many teachers.
 pub(super) fn batch(trial: &mut Trial<'_>, size: usize, teachers: usize) -> Vec<Sample> {
     let random = &mut trial.random;
-    let means: Vec<f64> = (0..teachers).map(|_| random.log_uniform(1_000.0, 16_000.0)).collect();
+    let means: Vec<f64> = (0..teachers).map(|_| random.log_uniform(4_000.0, 32_000.0)).collect();
+    let shares: f64 = (1..=teachers).map(|n| 1.0 / n as f64).sum();
     (0..size)
         .map(|_| {
-            let teacher = random.whole(0, teachers as u64 - 1) as usize;
-            let tokens = random.log_normal(means[teacher], 1.0).min(32_768.0);
+            let mut left = random.uniform(0.0, shares);
+            let asked = (0..teachers).find(|&i| {
+                left -= 1.0 / (i + 1) as f64;
+                left < 0.0
+            });
+            let teacher = asked.unwrap_or(0);
+            let tokens = random.log_normal(means[teacher], 1.0).min(58_000.0);
             Sample { teacher, generates: tokens * 0.020, tokens }
         })
         .collect()
@@ -58,7 +67,7 @@ pub(super) fn batch(trial: &mut Trial<'_>, size: usize, teachers: usize) -> Vec<
 /// Seconds on one GPU, of which [`SERIAL`] would stay on many.
 fn on_one_gpu(tokens: f64) -> f64 {
     // So that four GPUs take what their FLOP/s say.
-    let on_four = 2.0 * PARAMETERS * tokens / (FLOPS * REPLICA as f64);
+    let on_four = (2.0 * PARAMETERS + ATTENTION * tokens) * tokens / (FLOPS * REPLICA as f64);
     on_four / (SERIAL + (1.0 - SERIAL) / REPLICA as f64)
 }
 
