@@ -35,6 +35,24 @@ pub enum Better {
     Equal,
 }
 
+macro_rules! row {
+    ($way:ident, $better:ident, $doc:literal) => {
+        #[doc = $doc]
+        pub(super) const fn $way(
+            name: &'static str,
+            source: &'static str,
+            quantity: &'static str,
+            paper: f64,
+        ) -> Row {
+            Row { name, source, quantity, paper, better: Better::$better }
+        }
+    };
+}
+
+row!(higher, Higher, "A row of which more is better.");
+row!(lower, Lower, "A row of which less is better.");
+row!(equal, Equal, "A row that should agree.");
+
 /// Rows that one measurement gives.
 #[derive(Clone)]
 pub struct Figure {

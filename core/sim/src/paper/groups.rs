@@ -211,7 +211,8 @@ impl<'a> Groups<'a> {
             for command in self.core.on_event(event, now).map_err(Failed::Core)? {
                 match command {
                     Command::Keep(keep) => {
-                        events.push_back(Event::Kept { trajectory: keep.trajectory, result: Ok(()) });
+                        events
+                            .push_back(Event::Kept { trajectory: keep.trajectory, result: Ok(()) });
                     }
                     Command::Settle(group) => self.tell_buffer(buffer::Event::Settled(group))?,
                     Command::Announce(Announcement::Start { trajectory, .. }) => {

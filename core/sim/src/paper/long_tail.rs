@@ -1,9 +1,9 @@
 //! The lesson on long tails (004).
 
+use super::figure::{Figure, Row, equal, higher, lower};
 use super::groups::{Groups, Settings};
 use super::random::Random;
 use super::trial::{Failed, Trial};
-use super::{Better, Figure, Row};
 
 const MATHEMATICS: &[&str] = &[
     "log-normal lengths with the mean and cv of the text; the mean over 2,000 draws",
@@ -28,15 +28,31 @@ pub(super) fn figures() -> Vec<Figure> {
         maxima(),
         Figure::simulated(
             [
-                row("long-tail-doubled-k", "004 max-of-K", "the maximum of 32 over that of 16, cv 1", 1.15, Better::Equal),
-                row("long-tail-doubled-cv", "004 max-of-K", "the maximum of 16 at cv 2 over that at cv 1", 2.0, Better::Equal),
-                row("long-tail-token-share", "004", "part of the tokens in the longest 5% of trajectories, cv 1", 0.3, Better::Equal),
+                equal(
+                    "long-tail-doubled-k",
+                    "004 max-of-K",
+                    "the maximum of 32 over that of 16, cv 1",
+                    1.15,
+                ),
+                equal(
+                    "long-tail-doubled-cv",
+                    "004 max-of-K",
+                    "the maximum of 16 at cv 2 over that at cv 1",
+                    2.0,
+                ),
+                equal(
+                    "long-tail-token-share",
+                    "004",
+                    "part of the tokens in the longest 5% of trajectories, cv 1",
+                    0.3,
+                ),
             ],
             MATHEMATICS,
             |trial| {
                 let random = &mut trial.random;
                 let sixteen = maximum(random, 16, 1.0);
-                let mut lengths: Vec<f64> = (0..20_000).map(|_| random.log_normal(1.0, 1.0)).collect();
+                let mut lengths: Vec<f64> =
+                    (0..20_000).map(|_| random.log_normal(1.0, 1.0)).collect();
                 lengths.sort_by(f64::total_cmp);
                 let tail: f64 = lengths[19_000..].iter().sum();
                 Ok([
@@ -48,60 +64,69 @@ pub(super) fn figures() -> Vec<Figure> {
         ),
         Figure::simulated(
             [
-                row("long-tail-continuous", "004 last table", "rollout time with continuous batching, over static", 0.30, Better::Lower),
-                row("long-tail-cap", "004 last table", "the same with a length cap at p95", 0.18, Better::Lower),
-                row("long-tail-dynamic-k", "004 last table", "the same with dynamic K", 0.13, Better::Lower),
-                row("long-tail-cap-gain", "004 patch 2", "rollout time that the cap saves", 0.30, Better::Higher),
+                lower(
+                    "long-tail-continuous",
+                    "004 last table",
+                    "rollout time with continuous batching, over static",
+                    0.30,
+                ),
+                lower("long-tail-cap", "004 last table", "the same with a length cap at p95", 0.18),
+                lower("long-tail-dynamic-k", "004 last table", "the same with dynamic K", 0.13),
+                higher(
+                    "long-tail-cap-gain",
+                    "004 patch 2",
+                    "rollout time that the cap saves",
+                    0.30,
+                ),
             ],
             PATCHES,
             patches,
         ),
         Figure::beyond(
-            [row("long-tail-fp8", "004 last table", "rollout time with FP8 as well, over static", 0.08, Better::Lower)],
+            [lower(
+                "long-tail-fp8",
+                "004 last table",
+                "rollout time with FP8 as well, over static",
+                0.08,
+            )],
             "depends on hardware: tokens a second with weights of half the size",
         ),
         Figure::beyond(
-            [
-                row("long-tail-packing", "004 patch 1", "trainer throughput by packing", 1.5, Better::Higher),
-            ],
+            [higher("long-tail-packing", "004 patch 1", "trainer throughput by packing", 1.5)],
             "depends on hardware: attention kernels of the trainer",
         ),
     ]
 }
 
+const MAXIMA: [Row; 12] = [
+    equal("long-tail-max-4-mild", "004 max-of-K", "longest of 4 over the mean, cv 0.5", 2.0),
+    equal("long-tail-max-4", "004 max-of-K", "longest of 4 over the mean, cv 1", 2.8),
+    equal("long-tail-max-4-open", "004 max-of-K", "longest of 4 over the mean, cv 2", 3.7),
+    equal("long-tail-max-16-mild", "004 max-of-K", "longest of 16 over the mean, cv 0.5", 2.7),
+    equal("long-tail-max-16", "004 max-of-K", "longest of 16 over the mean, cv 1", 5.0),
+    equal("long-tail-max-16-open", "004 max-of-K", "longest of 16 over the mean, cv 2", 8.9),
+    equal("long-tail-max-64-mild", "004 max-of-K", "longest of 64 over the mean, cv 0.5", 3.5),
+    equal("long-tail-max-64", "004 max-of-K", "longest of 64 over the mean, cv 1", 7.8),
+    equal("long-tail-max-64-open", "004 max-of-K", "longest of 64 over the mean, cv 2", 17.4),
+    equal("long-tail-max-256-mild", "004 max-of-K", "longest of 256 over the mean, cv 0.5", 4.3),
+    equal("long-tail-max-256", "004 max-of-K", "longest of 256 over the mean, cv 1", 11.3),
+    equal("long-tail-max-256-open", "004 max-of-K", "longest of 256 over the mean, cv 2", 30.6),
+];
+
 fn maxima() -> Figure {
-    Figure::simulated(
-        [
-            row("long-tail-max-4-mild", "004 max-of-K", "longest of 4 over the mean, cv 0.5", 2.0, Better::Equal),
-            row("long-tail-max-4", "004 max-of-K", "longest of 4 over the mean, cv 1", 2.8, Better::Equal),
-            row("long-tail-max-4-open", "004 max-of-K", "longest of 4 over the mean, cv 2", 3.7, Better::Equal),
-            row("long-tail-max-16-mild", "004 max-of-K", "longest of 16 over the mean, cv 0.5", 2.7, Better::Equal),
-            row("long-tail-max-16", "004 max-of-K", "longest of 16 over the mean, cv 1", 5.0, Better::Equal),
-            row("long-tail-max-16-open", "004 max-of-K", "longest of 16 over the mean, cv 2", 8.9, Better::Equal),
-            row("long-tail-max-64-mild", "004 max-of-K", "longest of 64 over the mean, cv 0.5", 3.5, Better::Equal),
-            row("long-tail-max-64", "004 max-of-K", "longest of 64 over the mean, cv 1", 7.8, Better::Equal),
-            row("long-tail-max-64-open", "004 max-of-K", "longest of 64 over the mean, cv 2", 17.4, Better::Equal),
-            row("long-tail-max-256-mild", "004 max-of-K", "longest of 256 over the mean, cv 0.5", 4.3, Better::Equal),
-            row("long-tail-max-256", "004 max-of-K", "longest of 256 over the mean, cv 1", 11.3, Better::Equal),
-            row("long-tail-max-256-open", "004 max-of-K", "longest of 256 over the mean, cv 2", 30.6, Better::Equal),
-        ],
-        MATHEMATICS,
-        |trial| {
-            let mut all = [0.0; 12];
-            let cases = [4, 16, 64, 256].into_iter().flat_map(|k| [0.5, 1.0, 2.0].map(|cv| (k, cv)));
-            for (value, (k, cv)) in all.iter_mut().zip(cases) {
-                *value = maximum(&mut trial.random, k, cv);
-            }
-            Ok(all)
-        },
-    )
+    Figure::simulated(MAXIMA, MATHEMATICS, |trial| {
+        let mut all = [0.0; 12];
+        let cases = [4, 16, 64, 256].into_iter().flat_map(|k| [0.5, 1.0, 2.0].map(|cv| (k, cv)));
+        for (value, (k, cv)) in all.iter_mut().zip(cases) {
+            *value = maximum(&mut trial.random, k, cv);
+        }
+        Ok(all)
+    })
 }
 
 /// Mean of the longest of `k`, over the mean length.
 fn maximum(random: &mut Random, k: u32, cv: f64) -> f64 {
-    const DRAWS: u32 = 2_000;
-    let mut longest = || (0..k).map(|_| random.log_normal(1.0, cv)).fold(0.0, f64::max);
-    (0..DRAWS).map(|_| longest()).sum::<f64>() / f64::from(DRAWS)
+    random.mean_of_longest(k, 2_000, |random| random.log_normal(1.0, cv))
 }
 
 fn patches(trial: &mut Trial<'_>) -> Result<[f64; 4], Failed> {
@@ -131,14 +156,4 @@ fn rollout(lengths: &[f64], redundant: u32, cap: f64, random: &Random) -> Result
     }
     all.batch(false)?;
     Ok(all.now())
-}
-
-fn row(
-    name: &'static str,
-    source: &'static str,
-    quantity: &'static str,
-    paper: f64,
-    better: Better,
-) -> Row {
-    Row { name, source, quantity, paper, better }
 }

@@ -41,8 +41,8 @@ impl Outcome {
         let outcome = |(i, row): (usize, &super::Row)| {
             let values: Vec<f64> =
                 measured.iter().filter_map(|values| values.get(i)).copied().collect();
-            let ours = (!values.is_empty())
-                .then(|| values.iter().sum::<f64>() / values.len() as f64);
+            let ours =
+                (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64);
             let least = values.iter().copied().fold(f64::INFINITY, f64::min);
             let most = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
             Self {

@@ -53,6 +53,17 @@ impl Random {
         (self.normal(-variance / 2.0, variance.sqrt())).exp() * mean
     }
 
+    /// The mean of the longest of `count`, over `draws` draws of all.
+    pub fn mean_of_longest(
+        &mut self,
+        count: u32,
+        draws: u32,
+        draw: impl Fn(&mut Self) -> f64,
+    ) -> f64 {
+        let mut longest = || (0..count).map(|_| draw(self)).fold(0.0, f64::max);
+        (0..draws).map(|_| longest()).sum::<f64>() / f64::from(draws)
+    }
+
     /// Anew ordered, each order as likely.
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for i in (1..items.len()).rev() {

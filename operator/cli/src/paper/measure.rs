@@ -81,18 +81,18 @@ impl Progress {
     fn one(&self, name: &str) {
         let done = self.done.fetch_add(1, Ordering::Relaxed) + 1;
         if let Some(of) = self.of {
-            self.show(&format!("{done}/{of} {name}"));
+            show(&format!("{done}/{of} {name}"));
         }
     }
 
     fn end(&self) {
         if self.of.is_some() {
-            self.show("");
+            show("");
         }
     }
+}
 
-    fn show(&self, text: &str) {
-        // A terminal that went away shows nothing.
-        let _ = write!(io::stderr(), "\r\x1b[K{text}");
-    }
+fn show(text: &str) {
+    // A terminal that went away shows nothing.
+    let _ = write!(io::stderr(), "\r\x1b[K{text}");
 }

@@ -3,15 +3,24 @@
 use rollwright_core::placement::{Degree, allocate, place};
 
 use super::model::QWEN3_14B;
-use super::row;
 use super::shape::draw;
-use crate::paper::{Better, Figure};
+use crate::paper::figure::{Figure, lower};
 
 pub(super) fn figure() -> Figure {
     Figure::clocked(
         [
-            row("heddle-placement-time", "000 Table 2, 6.2", "seconds to place 6,400 trajectories on 16 workers, exactly", 0.037, Better::Lower),
-            row("heddle-manager-time", "000 Table 2", "seconds to allocate 64 GPUs for 6,400 trajectories, exactly", 4.99, Better::Lower),
+            lower(
+                "heddle-placement-time",
+                "000 Table 2, 6.2",
+                "seconds to place 6,400 trajectories on 16 workers, exactly",
+                0.037,
+            ),
+            lower(
+                "heddle-manager-time",
+                "000 Table 2",
+                "seconds to allocate 64 GPUs for 6,400 trajectories, exactly",
+                4.99,
+            ),
         ],
         &["on one core of this machine; the values of Qwen3-14B, search"],
         |trial| {

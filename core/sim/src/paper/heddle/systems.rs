@@ -4,10 +4,9 @@ use rollwright_core::placement::{Interference, allocate, place};
 
 use super::model::{MODELS, Model, QWEN3_14B};
 use super::rollout::{Fleet, Order, Where, in_turn, makespan, pinned};
-use super::row;
 use super::shape::{ASSUMED, Shape, draw};
+use crate::paper::figure::{Figure, higher};
 use crate::paper::trial::{Failed, Trial};
-use crate::paper::{Better, Figure};
 
 /// GPUs of the testbed (000, section 7).
 const GPUS: u64 = 64;
@@ -18,32 +17,72 @@ pub(super) fn figures() -> [Figure; 4] {
     [
         Figure::simulated(
             [
-                row("heddle-rollout-verl", "000 Fig. 12, 7.1", "most throughput over Verl (pinned, round robin, alike workers), three models", 2.3, Better::Higher),
-                row("heddle-rollout-slime", "000 Fig. 12, 7.1", "most throughput over Slime (least load at every step), three models", 2.5, Better::Higher),
+                higher(
+                    "heddle-rollout-verl",
+                    "000 Fig. 12, 7.1",
+                    "most throughput over Verl (pinned, round robin, alike workers), three models",
+                    2.3,
+                ),
+                higher(
+                    "heddle-rollout-slime",
+                    "000 Fig. 12, 7.1",
+                    "most throughput over Slime (least load at every step), three models",
+                    2.5,
+                ),
             ],
             ASSUMED,
             overall,
         ),
         Figure::simulated(
             [
-                row("heddle-scheduling-least", "000 Fig. 14, 7.2", "rollout time of the best other order over longest first", 1.1, Better::Higher),
-                row("heddle-scheduling-most", "000 Fig. 14, 7.2", "rollout time of the worst other order over longest first", 1.26, Better::Higher),
+                higher(
+                    "heddle-scheduling-least",
+                    "000 Fig. 14, 7.2",
+                    "rollout time of the best other order over longest first",
+                    1.1,
+                ),
+                higher(
+                    "heddle-scheduling-most",
+                    "000 Fig. 14, 7.2",
+                    "rollout time of the worst other order over longest first",
+                    1.26,
+                ),
             ],
             ASSUMED,
             scheduling,
         ),
         Figure::simulated(
             [
-                row("heddle-placement-least", "000 Fig. 15, 7.3", "throughput of our placement over the better of cache-aware and least-load", 1.2, Better::Higher),
-                row("heddle-placement-most", "000 Fig. 15, 7.3", "throughput of our placement over the worse of them", 1.5, Better::Higher),
+                higher(
+                    "heddle-placement-least",
+                    "000 Fig. 15, 7.3",
+                    "throughput of our placement over the better of cache-aware and least-load",
+                    1.2,
+                ),
+                higher(
+                    "heddle-placement-most",
+                    "000 Fig. 15, 7.3",
+                    "throughput of our placement over the worse of them",
+                    1.5,
+                ),
             ],
             ASSUMED,
             placement,
         ),
         Figure::simulated(
             [
-                row("heddle-allocation-least", "000 Fig. 16(a), 7.4", "throughput of our allocation over the better of degree 1 and degree 8", 1.1, Better::Higher),
-                row("heddle-allocation-most", "000 Fig. 16(a), 7.4", "throughput of our allocation over the worse of them", 1.3, Better::Higher),
+                higher(
+                    "heddle-allocation-least",
+                    "000 Fig. 16(a), 7.4",
+                    "throughput of our allocation over the better of degree 1 and degree 8",
+                    1.1,
+                ),
+                higher(
+                    "heddle-allocation-most",
+                    "000 Fig. 16(a), 7.4",
+                    "throughput of our allocation over the worse of them",
+                    1.3,
+                ),
             ],
             ASSUMED,
             allocation,
@@ -57,11 +96,12 @@ struct Case<'a> {
     shapes: &'a [Shape],
 }
 
-impl Case<'_> {
-    fn alike(&self, gpus: u64) -> Vec<u64> {
-        vec![gpus; (GPUS / gpus) as usize]
-    }
+/// Workers that are all alike.
+fn alike(gpus: u64) -> Vec<u64> {
+    vec![gpus; (GPUS / gpus) as usize]
+}
 
+impl Case<'_> {
     fn run(&self, gpus: Vec<u64>, place: Where, order: Order) -> f64 {
         makespan(&Fleet { model: self.model, gpus, place, order }, self.shapes)
     }
@@ -107,9 +147,9 @@ fn overall(trial: &mut Trial<'_>) -> Result<[f64; 2], Failed> {
         let case = Case { model, shapes: &shapes };
         let (gpus, place) = case.allocated()?;
         let ours = case.run(gpus, place, Order::LongestFirst);
-        let alike = case.alike(model.degree);
-        let verl = case.run(alike.clone(), case.in_turn(&alike), Order::RoundRobin);
-        let slime = case.run(alike, Where::LeastLoad, Order::RoundRobin);
+        let workers = alike(model.degree);
+        let verl = case.run(workers.clone(), case.in_turn(&workers), Order::RoundRobin);
+        let slime = case.run(workers, Where::LeastLoad, Order::RoundRobin);
         most = [most[0].max(verl / ours), most[1].max(slime / ours)];
     }
     Ok(most)
@@ -128,10 +168,10 @@ fn scheduling(trial: &mut Trial<'_>) -> Result<[f64; 2], Failed> {
 fn placement(trial: &mut Trial<'_>) -> Result<[f64; 2], Failed> {
     let shapes = shapes(trial, QWEN3_14B);
     let case = Case { model: QWEN3_14B, shapes: &shapes };
-    let alike = case.alike(QWEN3_14B.degree);
-    let run = |place| case.run(alike.clone(), place, Order::LongestFirst);
-    let ours = run(case.placed(&alike)?);
-    let (cache, load) = (run(case.in_turn(&alike)), run(Where::LeastLoad));
+    let workers = alike(QWEN3_14B.degree);
+    let run = |place| case.run(workers.clone(), place, Order::LongestFirst);
+    let ours = run(case.placed(&workers)?);
+    let (cache, load) = (run(case.in_turn(&workers)), run(Where::LeastLoad));
     Ok([cache.min(load) / ours, cache.max(load) / ours])
 }
 
@@ -141,9 +181,9 @@ fn allocation(trial: &mut Trial<'_>) -> Result<[f64; 2], Failed> {
     let (gpus, place) = case.allocated()?;
     let ours = case.run(gpus, place, Order::LongestFirst);
     let fixed = |degree| {
-        let alike = case.alike(degree);
-        let place = case.placed(&alike)?;
-        Ok::<_, Failed>(case.run(alike, place, Order::LongestFirst))
+        let workers = alike(degree);
+        let place = case.placed(&workers)?;
+        Ok::<_, Failed>(case.run(workers, place, Order::LongestFirst))
     };
     let (one, eight) = (fixed(1)?, fixed(8)?);
     Ok([one.min(eight) / ours, one.max(eight) / ours])

@@ -1,4 +1,4 @@
-//! A simulator of a static deployment with continuous batching, as SGLang serves: a
+//! A simulator of a static deployment with continuous batching, as `SGLang` serves: a
 //! replica works on all its requests at once.
 
 /// A request to a replica of its own model.

@@ -69,12 +69,7 @@ pub(super) fn batch(trial: &mut Trial<'_>, size: usize) -> Vec<Trajectory> {
             }
             let tests = random.log_normal(tests, 1.5);
             phases.push(Phase::Act(action(&[1, 2, 4, 8, 16, 32], tests, SERIAL)));
-            Trajectory {
-                name: format!("t{i}"),
-                arrival: 0,
-                memory: Bytes::from_gib(4.0),
-                phases,
-            }
+            Trajectory { name: format!("t{i}"), arrival: 0, memory: Bytes::from_gib(4.0), phases }
         })
         .collect()
 }

@@ -1,9 +1,9 @@
 //! Figures 6 to 8(a): against Kubernetes.
 
+use super::OURS;
 use super::coding::{ASSUMED, CORES, KUBERNETES, NODES, Served, batch, cluster, serve};
-use super::{OURS, row};
+use crate::paper::figure::{Figure, higher, lower};
 use crate::paper::trial::{Failed, Trial};
-use crate::paper::{Better, Figure};
 use crate::policy::Policy;
 use crate::workload::UNIT;
 
@@ -15,10 +15,25 @@ const TRAINING: f64 = 0.23;
 pub(super) fn end_to_end() -> Figure {
     Figure::simulated(
         [
-            row("tangram-act-cpu", "001 Fig. 7, 6.2", "ACT ratio against Kubernetes, batch 1280", 4.3, Better::Higher),
-            row("tangram-act-cpu-turns", "001 Fig. 7, 6.2", "the same of the environment's actions", 9.0, Better::Higher),
-            row("tangram-act-cpu-reward", "001 Fig. 7, 6.2", "the same of the tests", 2.8, Better::Higher),
-            row("tangram-step-coding", "001 Fig. 6, 6.2", "step time ratio against Kubernetes, batch 1280", 1.4, Better::Higher),
+            higher(
+                "tangram-act-cpu",
+                "001 Fig. 7, 6.2",
+                "ACT ratio against Kubernetes, batch 1280",
+                4.3,
+            ),
+            higher(
+                "tangram-act-cpu-turns",
+                "001 Fig. 7, 6.2",
+                "the same of the environment's actions",
+                9.0,
+            ),
+            higher("tangram-act-cpu-reward", "001 Fig. 7, 6.2", "the same of the tests", 2.8),
+            higher(
+                "tangram-step-coding",
+                "001 Fig. 6, 6.2",
+                "step time ratio against Kubernetes, batch 1280",
+                1.4,
+            ),
         ],
         ASSUMED,
         |trial| {
@@ -40,9 +55,24 @@ pub(super) fn end_to_end() -> Figure {
 pub(super) fn pods_110() -> Figure {
     Figure::simulated(
         [
-            row("tangram-act-cpu-110-pods", "001 Fig. 7, 6.2", "ACT ratio against Kubernetes, batch 1280, 110 pods a node", 4.3, Better::Higher),
-            row("tangram-act-cpu-turns-110-pods", "001 Fig. 7, 6.2", "the same of the environment's actions, waits for pods included", 9.0, Better::Higher),
-            row("tangram-act-cpu-overload-110-pods", "001 Fig. 8(a)", "ACT ratio against Kubernetes, batch 1536, 110 pods a node", 27.7, Better::Higher),
+            higher(
+                "tangram-act-cpu-110-pods",
+                "001 Fig. 7, 6.2",
+                "ACT ratio against Kubernetes, batch 1280, 110 pods a node",
+                4.3,
+            ),
+            higher(
+                "tangram-act-cpu-turns-110-pods",
+                "001 Fig. 7, 6.2",
+                "the same of the environment's actions, waits for pods included",
+                9.0,
+            ),
+            higher(
+                "tangram-act-cpu-overload-110-pods",
+                "001 Fig. 8(a)",
+                "ACT ratio against Kubernetes, batch 1536, 110 pods a node",
+                27.7,
+            ),
         ],
         &[
             "as tangram-act-cpu, but a node runs at most 110 pods, the kubelet's default, which the text does not mention",
@@ -52,11 +82,7 @@ pub(super) fn pods_110() -> Figure {
             let pods = Policy::Kubernetes { request: CORES * UNIT / 110, limit: 4.0 };
             let (ours, theirs) = pair(trial, 1280, NODES, pods)?;
             let (ours_more, theirs_more) = pair(trial, 1536, NODES, pods)?;
-            Ok([
-                theirs.act / ours.act,
-                theirs.turns / ours.turns,
-                theirs_more.act / ours_more.act,
-            ])
+            Ok([theirs.act / ours.act, theirs.turns / ours.turns, theirs_more.act / ours_more.act])
         },
     )
 }
@@ -64,9 +90,24 @@ pub(super) fn pods_110() -> Figure {
 pub(super) fn scaling() -> [Figure; 3] {
     let batches = Figure::simulated(
         [
-            row("tangram-batch-least", "001 Fig. 8(a) left", "least ACT ratio against Kubernetes, batches 128-1536", 3.1, Better::Higher),
-            row("tangram-batch-most", "001 Fig. 8(a) left", "most ACT ratio against Kubernetes, batches 128-1536", 27.7, Better::Higher),
-            row("tangram-batch-growth", "001 Fig. 8(a), 6.3", "our ACT at batch 1536 over that at 128", 2.0, Better::Lower),
+            higher(
+                "tangram-batch-least",
+                "001 Fig. 8(a) left",
+                "least ACT ratio against Kubernetes, batches 128-1536",
+                3.1,
+            ),
+            higher(
+                "tangram-batch-most",
+                "001 Fig. 8(a) left",
+                "most ACT ratio against Kubernetes, batches 128-1536",
+                27.7,
+            ),
+            lower(
+                "tangram-batch-growth",
+                "001 Fig. 8(a), 6.3",
+                "our ACT at batch 1536 over that at 128",
+                2.0,
+            ),
         ],
         ASSUMED,
         |trial| {
@@ -81,8 +122,18 @@ pub(super) fn scaling() -> [Figure; 3] {
     );
     let cores = Figure::simulated(
         [
-            row("tangram-cores-least", "001 Fig. 8(a) right", "least ACT ratio against Kubernetes, 768-2304 cores, batch 1280", 1.89, Better::Higher),
-            row("tangram-cores-most", "001 Fig. 8(a) right", "most ACT ratio against Kubernetes, 768-2304 cores, batch 1280", 4.33, Better::Higher),
+            higher(
+                "tangram-cores-least",
+                "001 Fig. 8(a) right",
+                "least ACT ratio against Kubernetes, 768-2304 cores, batch 1280",
+                1.89,
+            ),
+            higher(
+                "tangram-cores-most",
+                "001 Fig. 8(a) right",
+                "most ACT ratio against Kubernetes, 768-2304 cores, batch 1280",
+                4.33,
+            ),
         ],
         ASSUMED,
         |trial| {
@@ -95,7 +146,12 @@ pub(super) fn scaling() -> [Figure; 3] {
         },
     );
     let saved = Figure::simulated(
-        [row("tangram-saving-cpu", "001 abstract, 6.3", "part of 15 nodes that we do without at Kubernetes' ACT, batch 1280", 0.712, Better::Higher)],
+        [higher(
+            "tangram-saving-cpu",
+            "001 abstract, 6.3",
+            "part of 15 nodes that we do without at Kubernetes' ACT, batch 1280",
+            0.712,
+        )],
         ASSUMED,
         |trial| {
             let batch = batch(trial, 1280);

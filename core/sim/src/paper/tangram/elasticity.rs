@@ -1,26 +1,41 @@
 //! Figure 9: elastic against fixed degrees.
 
+use super::OURS;
 use super::coding::{ASSUMED, NODES, batch, cluster, serve};
-use super::{OURS, row};
+use crate::paper::figure::{Figure, higher};
 use crate::paper::trial::{Failed, Trial};
-use crate::paper::{Better, Figure};
 use crate::policy::Policy;
 use crate::workload::UNIT;
 
 pub(super) fn figures() -> [Figure; 3] {
     [
         Figure::simulated(
-            [row("tangram-elasticity-dop4", "001 Fig. 9, 6.4", "ACT ratio against a fixed degree of 4, batch 256", 2.0, Better::Higher)],
+            [higher(
+                "tangram-elasticity-dop4",
+                "001 Fig. 9, 6.4",
+                "ACT ratio against a fixed degree of 4, batch 256",
+                2.0,
+            )],
             ASSUMED,
             |trial| ratio(trial, 256, 4),
         ),
         Figure::simulated(
-            [row("tangram-elasticity-dop16", "001 Fig. 9, 6.4", "ACT ratio against a fixed degree of 16, batch 1280", 3.0, Better::Higher)],
+            [higher(
+                "tangram-elasticity-dop16",
+                "001 Fig. 9, 6.4",
+                "ACT ratio against a fixed degree of 16, batch 1280",
+                3.0,
+            )],
             ASSUMED,
             |trial| ratio(trial, 1280, 16),
         ),
         Figure::simulated(
-            [row("tangram-elasticity-1x", "001 Fig. 9, 6.4", "ACT ratio against a fixed degree of 4, batch 1280", 1.8, Better::Higher)],
+            [higher(
+                "tangram-elasticity-1x",
+                "001 Fig. 9, 6.4",
+                "ACT ratio against a fixed degree of 4, batch 1280",
+                1.8,
+            )],
             ASSUMED,
             |trial| ratio(trial, 1280, 4),
         ),

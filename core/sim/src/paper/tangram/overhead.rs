@@ -1,12 +1,17 @@
 //! Section 6.4: what scheduling costs.
 
+use super::OURS;
 use super::coding::{NODES, batch, cluster};
-use super::{OURS, row};
-use crate::paper::{Better, Figure};
+use crate::paper::figure::{Figure, lower};
 
 pub(super) fn figure() -> Figure {
     Figure::clocked(
-        [row("tangram-overhead", "001 Table 1, 6.4", "overhead over execution, batch 1536", 0.03, Better::Lower)],
+        [lower(
+            "tangram-overhead",
+            "001 Table 1, 6.4",
+            "overhead over execution, batch 1536",
+            0.03,
+        )],
         &[
             "the workload of tangram-act-cpu; the 99th percentile of a scheduling round on this machine",
             "what the agent adds is not simulated: make bench measures it",

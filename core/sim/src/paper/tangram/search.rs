@@ -1,4 +1,4 @@
-//! DeepSearch: calls of an API with a quota, queued or each on its own.
+//! `DeepSearch`: calls of an API with a quota, queued or each on its own.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -7,10 +7,10 @@ use std::time::Duration;
 use rollwright_core::quota::{Quota, QuotaLimit, Rate};
 use rollwright_core::time::Time;
 
-use super::{OURS, row};
+use super::OURS;
 use crate::cluster::{Bytes, Cluster, Pool, PoolKind, nanos};
+use crate::paper::figure::{Figure, higher};
 use crate::paper::random::Random;
-use crate::paper::{Better, Figure};
 use crate::workload::{Action, Phase, Trajectory, UNIT};
 
 /// Trajectories of a step (001, 6.1).
@@ -28,7 +28,12 @@ const TRAINING: f64 = 0.23;
 
 pub(super) fn figure() -> Figure {
     Figure::simulated(
-        [row("tangram-step-search", "001 Fig. 6, 6.2", "step time ratio against calls that give up after three retries", 1.5, Better::Higher)],
+        [higher(
+            "tangram-step-search",
+            "001 Fig. 6, 6.2",
+            "step time ratio against calls that give up after three retries",
+            1.5,
+        )],
         &[
             "a trajectory calls 5-30 times (003 Table 1, Web); 10 s of generation between, log-normal, cv 1; a call takes 1.5 s",
             "the quota lets through 60-100% of the calls that the batch would start, in each second",
@@ -36,8 +41,7 @@ pub(super) fn figure() -> Figure {
             "training takes what is 23% of the baseline's step (003 Fig. 3)",
         ],
         |trial| {
-            let batch: Vec<Vec<f64>> =
-                (0..BATCH).map(|_| generations(&mut trial.random)).collect();
+            let batch: Vec<Vec<f64>> = (0..BATCH).map(|_| generations(&mut trial.random)).collect();
             let limit = limit(WANTED * trial.random.uniform(0.6, 1.0));
             let theirs = alone(batch.clone(), limit, &mut trial.random);
             let training = theirs * TRAINING / (1.0 - TRAINING);
@@ -102,14 +106,11 @@ fn alone(mut batch: Vec<Vec<f64>>, limit: QuotaLimit, random: &mut Random) -> f6
         }
         if quota.try_take(1, Time::from_nanos(now)) {
             let after = now + nanos(CALL);
-            match batch[of].get(call + 1) {
-                Some(&generation) => {
-                    calls.push(Reverse((after + nanos(generation), of, call + 1, 0)));
-                }
-                None => {
-                    wanted -= 1;
-                    end = end.max(after);
-                }
+            if let Some(&generation) = batch[of].get(call + 1) {
+                calls.push(Reverse((after + nanos(generation), of, call + 1, 0)));
+            } else {
+                wanted -= 1;
+                end = end.max(after);
             }
         } else if refused < RETRIES {
             calls.push(Reverse((now + nanos(f64::from(1 << refused)), of, call, refused + 1)));

@@ -4,10 +4,10 @@ use super::batching::completion_times;
 use super::teachers::{
     ASSUMED, MOST_RUNNING, REPLICA, RESTORE, Sample, batch, cluster, requests, trajectories,
 };
-use super::{OURS, mean, row};
+use super::{OURS, mean};
 use crate::cluster::nanos;
+use crate::paper::figure::{Figure, higher, lower};
 use crate::paper::trial::{Failed, Trial};
-use crate::paper::{Better, Figure};
 use crate::policy::Policy;
 use crate::workload::{Phase, UNIT};
 
@@ -17,14 +17,19 @@ const TEACHERS: usize = 9;
 const SERVICES: usize = 10;
 /// GPUs of the cluster (001, 6.1).
 const GPUS: u64 = 40;
-/// ServerlessLLM loads a model from the node's disks, at the 12 GB/s of its own paper,
+/// `ServerlessLLM` loads a model from the node's disks, at the 12 GB/s of its own paper,
 /// and starts an engine on it.
 const SERVERLESS_LOAD: f64 = 61.02 / 12.0;
 
 pub(super) fn figures() -> [Figure; 4] {
     [
         Figure::simulated(
-            [row("tangram-act-gpu-2048", "001 Fig. 8(b) left", "ACT ratio against static SGLang services, batch 2048", 18.1, Better::Higher)],
+            [higher(
+                "tangram-act-gpu-2048",
+                "001 Fig. 8(b) left",
+                "ACT ratio against static SGLang services, batch 2048",
+                18.1,
+            )],
             ASSUMED,
             |trial| {
                 let batch = batch(trial, 2048, TEACHERS);
@@ -33,8 +38,18 @@ pub(super) fn figures() -> [Figure; 4] {
         ),
         Figure::simulated(
             [
-                row("tangram-act-gpu-1024", "001 Fig. 8(b) left", "ACT ratio against static SGLang services, batch 1024", 3.4, Better::Higher),
-                row("tangram-act-serverless", "001 Fig. 8(b) left", "ACT ratio against ServerlessLLM, batch 1024", 101.8, Better::Higher),
+                higher(
+                    "tangram-act-gpu-1024",
+                    "001 Fig. 8(b) left",
+                    "ACT ratio against static SGLang services, batch 1024",
+                    3.4,
+                ),
+                higher(
+                    "tangram-act-serverless",
+                    "001 Fig. 8(b) left",
+                    "ACT ratio against ServerlessLLM, batch 1024",
+                    101.8,
+                ),
             ],
             ASSUMED,
             |trial| {
@@ -48,8 +63,18 @@ pub(super) fn figures() -> [Figure; 4] {
         ),
         Figure::simulated(
             [
-                row("tangram-gpus", "001 Fig. 8(b) right", "part of the GPUs that serves 10 services at the baseline's ACT, batch 1024", 0.29, Better::Lower),
-                row("tangram-saving", "001 abstract, Fig. 8(b) right", "external resources saved at equal ACT", 0.712, Better::Higher),
+                lower(
+                    "tangram-gpus",
+                    "001 Fig. 8(b) right",
+                    "part of the GPUs that serves 10 services at the baseline's ACT, batch 1024",
+                    0.29,
+                ),
+                higher(
+                    "tangram-saving",
+                    "001 abstract, Fig. 8(b) right",
+                    "external resources saved at equal ACT",
+                    0.712,
+                ),
             ],
             ASSUMED,
             |trial| {
@@ -67,7 +92,12 @@ pub(super) fn figures() -> [Figure; 4] {
             },
         ),
         Figure::simulated(
-            [row("tangram-restore-share", "001 Table 1, 6.4", "restores over execution, MOPD, batch 2048", 0.25, Better::Lower)],
+            [lower(
+                "tangram-restore-share",
+                "001 Table 1, 6.4",
+                "restores over execution, MOPD, batch 2048",
+                0.25,
+            )],
             ASSUMED,
             restore_share,
         ),
