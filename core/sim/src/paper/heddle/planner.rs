@@ -3,7 +3,7 @@
 use rollwright_core::placement::{Degree, allocate, place};
 
 use super::model::QWEN3_14B;
-use super::shape::draw;
+use super::shape::{ERROR, draw};
 use crate::paper::figure::{Figure, lower};
 
 pub(super) fn figure() -> Figure {
@@ -24,7 +24,7 @@ pub(super) fn figure() -> Figure {
         ],
         &["on one core of this machine; the values of Qwen3-14B, search"],
         |trial| {
-            let shapes = draw(&mut trial.random, 6400);
+            let shapes = draw(&mut trial.random, 6400, ERROR);
             let lengths: Vec<f64> = shapes.iter().map(|shape| shape.predicted).collect();
             let interference = QWEN3_14B.interference(6400)?;
             let degrees: Vec<Degree> = QWEN3_14B.degrees();

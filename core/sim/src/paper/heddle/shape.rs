@@ -29,8 +29,11 @@ pub(super) struct Shape {
     pub(super) predicted: f64,
 }
 
-/// So many trajectories.
-pub(super) fn draw(random: &mut Random, count: usize) -> Vec<Shape> {
+/// Coefficient of variation of what is predicted, over what comes.
+pub(super) const ERROR: f64 = 0.3;
+
+/// So many trajectories, whose lengths are predicted with an error.
+pub(super) fn draw(random: &mut Random, count: usize, error: f64) -> Vec<Shape> {
     let mut shapes = Vec::with_capacity(count);
     while shapes.len() < count {
         let mean = random.log_normal(5_000.0, 0.7);
@@ -40,7 +43,7 @@ pub(super) fn draw(random: &mut Random, count: usize) -> Vec<Shape> {
             let each = tokens / steps as f64;
             let step = |_| (each, random.log_normal(TOOL, 2.0));
             let steps = (0..steps).map(step).collect();
-            shapes.push(Shape { steps, predicted: tokens * random.log_normal(1.0, 0.3) });
+            shapes.push(Shape { steps, predicted: tokens * random.log_normal(1.0, error) });
         }
     }
     shapes

@@ -4,7 +4,7 @@ use rollwright_core::placement::{Interference, allocate, place};
 
 use super::model::{MODELS, Model, QWEN3_14B};
 use super::rollout::{Fleet, Order, Where, in_turn, makespan, pinned};
-use super::shape::{ASSUMED, Shape, draw};
+use super::shape::{ASSUMED, ERROR, Shape, draw};
 use crate::paper::figure::{Figure, higher};
 use crate::paper::trial::{Failed, Trial};
 
@@ -13,7 +13,7 @@ const GPUS: u64 = 64;
 /// Trajectories for each worker of the baselines (000, 7.1).
 const BATCH: u64 = 100;
 
-pub(super) fn figures() -> [Figure; 4] {
+pub(super) fn figures() -> [Figure; 5] {
     [
         Figure::simulated(
             [
@@ -67,7 +67,25 @@ pub(super) fn figures() -> [Figure; 4] {
                 ),
             ],
             ASSUMED,
-            placement,
+            |trial| placement(trial, ERROR),
+        ),
+        Figure::simulated(
+            [
+                higher(
+                    "heddle-placement-known-least",
+                    "000 Fig. 15, 5.2, 7.3",
+                    "as heddle-placement-least, lengths known as in 5.2",
+                    1.2,
+                ),
+                higher(
+                    "heddle-placement-known-most",
+                    "000 Fig. 15, 5.2, 7.3",
+                    "as heddle-placement-most, lengths known as in 5.2",
+                    1.5,
+                ),
+            ],
+            ASSUMED,
+            |trial| placement(trial, 0.0),
         ),
         Figure::simulated(
             [
@@ -134,8 +152,8 @@ impl Case<'_> {
     }
 }
 
-fn shapes(trial: &mut Trial<'_>, model: Model) -> Vec<Shape> {
-    let mut shapes = draw(&mut trial.random, (GPUS / model.degree * BATCH) as usize);
+fn shapes(trial: &mut Trial<'_>, model: Model, error: f64) -> Vec<Shape> {
+    let mut shapes = draw(&mut trial.random, (GPUS / model.degree * BATCH) as usize, error);
     trial.random.shuffle(&mut shapes);
     shapes
 }
@@ -143,7 +161,7 @@ fn shapes(trial: &mut Trial<'_>, model: Model) -> Vec<Shape> {
 fn overall(trial: &mut Trial<'_>) -> Result<[f64; 2], Failed> {
     let mut most = [0.0_f64; 2];
     for model in MODELS {
-        let shapes = shapes(trial, model);
+        let shapes = shapes(trial, model, ERROR);
         let case = Case { model, shapes: &shapes };
         let (gpus, place) = case.allocated()?;
         let ours = case.run(gpus, place, Order::LongestFirst);
@@ -156,7 +174,7 @@ fn overall(trial: &mut Trial<'_>) -> Result<[f64; 2], Failed> {
 }
 
 fn scheduling(trial: &mut Trial<'_>) -> Result<[f64; 2], Failed> {
-    let shapes = shapes(trial, QWEN3_14B);
+    let shapes = shapes(trial, QWEN3_14B, ERROR);
     let case = Case { model: QWEN3_14B, shapes: &shapes };
     let (gpus, place) = case.allocated()?;
     let run = |order| case.run(gpus.clone(), place.clone(), order);
@@ -165,8 +183,8 @@ fn scheduling(trial: &mut Trial<'_>) -> Result<[f64; 2], Failed> {
     Ok([robin.min(shortest) / ours, robin.max(shortest) / ours])
 }
 
-fn placement(trial: &mut Trial<'_>) -> Result<[f64; 2], Failed> {
-    let shapes = shapes(trial, QWEN3_14B);
+fn placement(trial: &mut Trial<'_>, error: f64) -> Result<[f64; 2], Failed> {
+    let shapes = shapes(trial, QWEN3_14B, error);
     let case = Case { model: QWEN3_14B, shapes: &shapes };
     let workers = alike(QWEN3_14B.degree);
     let run = |place| case.run(workers.clone(), place, Order::LongestFirst);
@@ -176,7 +194,7 @@ fn placement(trial: &mut Trial<'_>) -> Result<[f64; 2], Failed> {
 }
 
 fn allocation(trial: &mut Trial<'_>) -> Result<[f64; 2], Failed> {
-    let shapes = shapes(trial, QWEN3_14B);
+    let shapes = shapes(trial, QWEN3_14B, ERROR);
     let case = Case { model: QWEN3_14B, shapes: &shapes };
     let (gpus, place) = case.allocated()?;
     let ours = case.run(gpus, place, Order::LongestFirst);
