@@ -84,7 +84,7 @@ pub(super) fn figures() -> [Figure; 5] {
                     1.5,
                 ),
             ],
-            ASSUMED,
+            &["as heddle-placement-least, but lengths are known, as 000 5.2 has it"],
             |trial| placement(trial, 0.0),
         ),
         Figure::simulated(
