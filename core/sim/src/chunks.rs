@@ -170,6 +170,11 @@ impl ChunkPool for Gpus {
         Chunks::new(counts)
     }
 
+    fn fits(&self, gpus: u64) -> bool {
+        let idle = |node: &Node| self.starts(gpus).any(|at| node.running & bits(at, gpus) == 0);
+        self.nodes.iter().any(idle)
+    }
+
     fn residents(&self, service: usize, gpus: u64) -> (usize, usize) {
         let all = self.nodes.iter().flat_map(|node| &node.residents);
         let same = all.filter(|one| one.service == service && one.gpus == gpus);

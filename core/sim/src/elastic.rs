@@ -1,37 +1,52 @@
 //! `elastic`: the core's default policy, one for each line.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use rollwright_core::elastic::{
-    Decision, Elastic, Line, Resizable, Running, WINDOW, Waiting, Work,
+    CHUNK_WINDOW, ChunkLine, ChunkWaiting, Decision, Elastic, ElasticChunks, Line, Resizable,
+    Running, WINDOW, Waiting, Work,
 };
 use rollwright_core::time::Time;
 
+use crate::chunks::Chunk;
 use crate::cluster::Service;
-use crate::known::{at, millionths, units, work};
-use crate::lines::{Change, CpuLine, CpuNode, Discipline, Queued};
-use crate::tangram::{GpuTangram, Tangram};
-use crate::workload::Action;
+use crate::known::{at, demand, millionths, units, work};
+use crate::lines::{Change, CpuLine, CpuNode, Discipline, GpuLine, GpuPool, Queued};
+use crate::workload::{Action, Phase};
 
 /// Lines in the order of rank, each decision the core's.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct ByPromise;
+pub(crate) enum ByPromise {
+    /// Short actions first.
+    Actions,
+    /// Those first whose trajectory will last longest.
+    Trajectories,
+}
 
 impl<'a> Discipline<'a> for ByPromise {
     type Cpu = CpuElastic<'a>;
-    type Gpu = GpuTangram<'a>;
+    type Gpu = GpuElastic<'a>;
 
     fn cpu(&self, cores: u64) -> CpuElastic<'a> {
         CpuElastic {
             cores: u32::try_from(cores).unwrap_or(u32::MAX),
-            policy: Elastic::default(),
+            policy: match self {
+                Self::Actions => Elastic::default(),
+                Self::Trajectories => Elastic::for_makespan(),
+            },
+            prediction: self.prediction(),
             waiting: BTreeMap::new(),
             resizable: BTreeMap::new(),
         }
     }
 
-    fn gpu(&self, services: &'a [Service]) -> GpuTangram<'a> {
-        Tangram { depth: None }.gpu(services)
+    fn gpu(&self, services: &'a [Service]) -> GpuElastic<'a> {
+        let policy = match self {
+            Self::Actions => ElasticChunks::default(),
+            Self::Trajectories => ElasticChunks::for_makespan(),
+        };
+        GpuElastic { services, policy, prediction: self.prediction(), waiting: BTreeMap::new() }
     }
 
     fn call(&self, action: &Action) -> u64 {
@@ -39,10 +54,36 @@ impl<'a> Discipline<'a> for ByPromise {
     }
 }
 
+impl ByPromise {
+    fn prediction(self) -> Option<Remaining> {
+        matches!(self, Self::Trajectories).then(Remaining::default)
+    }
+}
+
+/// Predicts how long trajectories will last: here the simulator knows.
+#[derive(Debug, Clone, Copy, Default)]
+struct Remaining {
+    /// Seconds; the most that was seen.
+    longest: f64,
+}
+
+impl Remaining {
+    /// An action is overtaken only by those that come within what its trajectory is shorter
+    /// than the longest: the longest first, and nobody waits for ever.
+    fn rank(&mut self, work: Work, queued: &Queued<'_>) -> Work {
+        let after = &queued.trajectory.phases[queued.phase + 1..];
+        let tail: f64 = after.iter().map(Phase::seconds).sum();
+        let all = tail + work.at_most(u32::MAX).seconds;
+        self.longest = self.longest.max(all);
+        work.followed_by(tail, Duration::from_secs_f64(self.longest - all))
+    }
+}
+
 /// The line of a node, by rank.
 pub(crate) struct CpuElastic<'a> {
     cores: u32,
     policy: Elastic,
+    prediction: Option<Remaining>,
     waiting: BTreeMap<(Time, u64), (Queued<'a>, Work)>,
     /// Trajectory -> the choices of its action that runs and can be resized.
     resizable: BTreeMap<usize, Work>,
@@ -61,6 +102,7 @@ impl<'a> CpuElastic<'a> {
             Waiting { work, submitted: at(queued.submitted), resizable }
         });
         let (running, waiting): (Vec<_>, Vec<_>) = (running.collect(), waiting.collect());
+        self.policy.newcomers(node.newcomers);
         self.policy.decide(&Line {
             now: at(now),
             cores: self.cores,
@@ -73,8 +115,12 @@ impl<'a> CpuElastic<'a> {
 }
 
 impl<'a> CpuLine<'a> for CpuElastic<'a> {
-    fn submitted(&mut self, queued: Queued<'a>, opens: bool, now: u64) {
-        let Some(work) = work(queued.action) else { return };
+    fn submitted(&mut self, queued: Queued<'a>, opens: bool, node: &CpuNode<'a>, now: u64) {
+        let Some(mut work) = work(queued.action) else { return };
+        if let Some(prediction) = &mut self.prediction {
+            work = prediction.rank(work, &queued);
+        }
+        self.policy.newcomers(node.newcomers);
         self.policy.submitted(at(now), opens, work.clone());
         let rank = work.rank(at(queued.submitted));
         self.waiting.insert((rank, queued.order), (queued, work));
@@ -97,5 +143,55 @@ impl<'a> CpuLine<'a> for CpuElastic<'a> {
             changes.push(Change::Start(queued, millionths(given.units)));
         }
         decision.starts.len() == WINDOW && !self.waiting.is_empty()
+    }
+}
+
+/// The line of a GPU pool, by rank.
+pub(crate) struct GpuElastic<'a> {
+    services: &'a [Service],
+    policy: ElasticChunks,
+    prediction: Option<Remaining>,
+    waiting: BTreeMap<(Time, u64), (Queued<'a>, Work)>,
+}
+
+impl<'a> GpuLine<'a> for GpuElastic<'a> {
+    fn submitted(&mut self, queued: Queued<'a>, pool: &GpuPool) {
+        let Some(mut work) = work(queued.action) else { return };
+        if let Some(prediction) = &mut self.prediction {
+            work = prediction.rank(work, &queued);
+        }
+        let submitted = at(queued.submitted);
+        self.policy.newcomers(pool.newcomers);
+        self.policy.submitted(submitted, work.clone(), demand(queued.action, self.services));
+        self.waiting.insert((work.rank(submitted), queued.order), (queued, work));
+    }
+
+    fn round(&mut self, pool: &mut GpuPool, now: u64) -> Vec<(Queued<'a>, Chunk)> {
+        let seen: Vec<(Time, u64)> = self.waiting.keys().take(CHUNK_WINDOW).copied().collect();
+        let waiting = self.waiting.values().take(CHUNK_WINDOW).map(|(queued, work)| ChunkWaiting {
+            work,
+            demand: demand(queued.action, self.services),
+            submitted: at(queued.submitted),
+        });
+        let running = pool.running.iter().map(|one| (at(one.ends), one.chunk));
+        let (running, waiting): (Vec<_>, Vec<_>) = (running.collect(), waiting.collect());
+        self.policy.newcomers(pool.newcomers);
+        let decided = self.policy.decide(&ChunkLine {
+            now: at(now),
+            pool: &pool.gpus,
+            running: &running,
+            waiting: &waiting,
+            beyond: self.waiting.len() - seen.len(),
+        });
+        let mut starts = Vec::new();
+        for given in decided {
+            let Some(&(queued, _)) = self.waiting.get(&seen[given.index]) else { continue };
+            let service = queued.action.service.unwrap_or(0);
+            let chunk = pool.gpus.take(service, u64::from(given.units.ceil()));
+            let Some(chunk) = chunk else { break };
+            self.waiting.remove(&seen[given.index]);
+            starts.push((queued, chunk));
+        }
+        starts
     }
 }

@@ -62,7 +62,12 @@ pub fn simulate(
         Policy::Fixed { units } => {
             run(&mut world, lines(cluster, Fixed { limit: units }), clock, &mut decisions);
         }
-        Policy::Elastic => run(&mut world, lines(cluster, ByPromise), clock, &mut decisions),
+        Policy::Elastic => {
+            run(&mut world, lines(cluster, ByPromise::Actions), clock, &mut decisions);
+        }
+        Policy::ElasticTrajectory => {
+            run(&mut world, lines(cluster, ByPromise::Trajectories), clock, &mut decisions);
+        }
         Policy::Tangram => {
             let depth = cluster.depth.map(|depth| usize::try_from(depth).unwrap_or(usize::MAX));
             run(&mut world, lines(cluster, Tangram { depth }), clock, &mut decisions);

@@ -44,7 +44,7 @@ pub(crate) struct CpuFixed<'a> {
 }
 
 impl<'a> CpuLine<'a> for CpuFixed<'a> {
-    fn submitted(&mut self, queued: Queued<'a>, _opens: bool, _now: u64) {
+    fn submitted(&mut self, queued: Queued<'a>, _opens: bool, _node: &CpuNode<'a>, _now: u64) {
         self.line.insert(queued.order, queued);
     }
 
@@ -68,7 +68,7 @@ pub(crate) struct GpuFixed<'a> {
 }
 
 impl<'a> GpuLine<'a> for GpuFixed<'a> {
-    fn submitted(&mut self, queued: Queued<'a>) {
+    fn submitted(&mut self, queued: Queued<'a>, _pool: &GpuPool) {
         self.line.push_back(queued);
     }
 

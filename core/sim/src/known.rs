@@ -1,9 +1,10 @@
 //! An action as the core's policies know it.
 
-use rollwright_core::elastic::Work;
+use rollwright_core::elastic::{Demand, Work};
 use rollwright_core::resources::{UnitChoice, Units};
 use rollwright_core::time::Time;
 
+use crate::cluster::Service;
 use crate::workload::{Action, UNIT};
 
 /// Most units that the core gives one action.
@@ -30,4 +31,11 @@ pub(crate) fn millionths(units: Units) -> u64 {
 /// Nanoseconds as an instant of the core.
 pub(crate) fn at(nanos: u64) -> Time {
     Time::from_nanos(nanos)
+}
+
+/// The service of a GPU action.
+pub(crate) fn demand(action: &Action, services: &[Service]) -> Demand {
+    let service = action.service.unwrap_or(0);
+    let restore = services.get(service).map_or(0, |service| service.restore);
+    Demand { service, restore: restore as f64 / 1e9 }
 }

@@ -8,7 +8,7 @@ use rollwright_core::elastic::{
 
 use crate::chunks::Chunk;
 use crate::cluster::Service;
-use crate::known::{at, millionths, units, work};
+use crate::known::{at, demand, millionths, units, work};
 use crate::lines::{Change, CpuLine, CpuNode, Discipline, GpuLine, GpuPool, Queued};
 use crate::workload::Action;
 
@@ -45,7 +45,7 @@ pub(crate) struct CpuTangram<'a> {
 }
 
 impl<'a> CpuLine<'a> for CpuTangram<'a> {
-    fn submitted(&mut self, queued: Queued<'a>, _opens: bool, _now: u64) {
+    fn submitted(&mut self, queued: Queued<'a>, _opens: bool, _node: &CpuNode<'a>, _now: u64) {
         let Some(work) = work(queued.action) else { return };
         self.line.insert(queued.order, (queued, work));
     }
@@ -87,20 +87,16 @@ pub(crate) struct GpuTangram<'a> {
 }
 
 impl<'a> GpuLine<'a> for GpuTangram<'a> {
-    fn submitted(&mut self, queued: Queued<'a>) {
+    fn submitted(&mut self, queued: Queued<'a>, _pool: &GpuPool) {
         let Some(work) = work(queued.action) else { return };
         self.line.insert(queued.order, (queued, work));
     }
 
     fn round(&mut self, pool: &mut GpuPool, now: u64) -> Vec<(Queued<'a>, Chunk)> {
-        let waiting = self.line.values().map(|(queued, work)| {
-            let service = queued.action.service.unwrap_or(0);
-            ChunkWaiting {
-                service,
-                work,
-                restore: self.services[service].restore as f64 / 1e9,
-                submitted: at(queued.submitted),
-            }
+        let waiting = self.line.values().map(|(queued, work)| ChunkWaiting {
+            work,
+            demand: demand(queued.action, self.services),
+            submitted: at(queued.submitted),
         });
         let running = pool.running.iter().map(|one| (at(one.ends), one.chunk));
         let (running, waiting): (Vec<_>, Vec<_>) = (running.collect(), waiting.collect());

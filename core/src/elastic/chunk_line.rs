@@ -13,6 +13,8 @@ pub trait ChunkPool: Clone {
     fn gpus(&self) -> u64;
     /// Aligned chunks on which nothing runs.
     fn idle(&self) -> Chunks;
+    /// Whether a chunk of `gpus` is idle.
+    fn fits(&self, gpus: u64) -> bool;
     /// Chunks of `gpus` where `service` is resident: those on which nothing runs, and all.
     fn residents(&self, service: usize, gpus: u64) -> (usize, usize);
     /// Takes a chunk for an action of `service`; true beside it where the service must be
@@ -39,15 +41,22 @@ pub struct ChunkLine<'a, P: ChunkPool> {
     pub beyond: usize,
 }
 
+/// What a GPU action needs besides GPUs.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Demand {
+    /// Number of its service.
+    pub service: usize,
+    /// Seconds to bring the service to a chunk where it is not resident.
+    pub restore: f64,
+}
+
 /// An action that waits for a chunk.
 #[derive(Debug, Clone, Copy)]
 pub struct ChunkWaiting<'a> {
     /// Its choices, whose units are GPUs; restores are not in them.
     pub work: &'a Work,
-    /// Number of its service.
-    pub service: usize,
-    /// Seconds to bring the service to a chunk where it is not resident.
-    pub restore: f64,
+    /// Its service.
+    pub demand: Demand,
     /// When it was submitted.
     pub submitted: Time,
 }

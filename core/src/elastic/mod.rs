@@ -7,6 +7,7 @@
 
 mod arrivals;
 mod backfill;
+mod chunk_decide;
 mod chunk_line;
 mod decide;
 mod line;
@@ -20,8 +21,9 @@ mod tests;
 mod together;
 mod work;
 
-pub use arrivals::Arrivals;
-pub use chunk_line::{ChunkLine, ChunkPool, ChunkWaiting};
+pub use arrivals::{Arrivals, Newcomers};
+pub use chunk_decide::{CHUNK_WINDOW, ElasticChunks};
+pub use chunk_line::{ChunkLine, ChunkPool, ChunkWaiting, Demand};
 pub use decide::{Elastic, WINDOW};
 pub use line::{Decision, Given, Line, Resizable, Running, Waiting};
 pub use tangram::{tangram, tangram_on_chunks};

@@ -143,12 +143,12 @@ fn with_restores<P: ChunkPool>(line: &ChunkLine<P>, candidates: usize) -> Vec<Ve
         let restored = waiting.work.choices().iter().map(|choice| {
             let gpus = u64::from(choice.units.ceil());
             let (idle, all) = residents
-                .entry((waiting.service, choice.units))
-                .or_insert_with(|| line.pool.residents(waiting.service, gpus));
+                .entry((waiting.demand.service, choice.units))
+                .or_insert_with(|| line.pool.residents(waiting.demand.service, gpus));
             // The rest find one that is busy now.
             let resident = *idle > 0 || (*all > 0 && place >= candidates);
             *idle = idle.saturating_sub(1);
-            let restore = if resident { 0.0 } else { waiting.restore };
+            let restore = if resident { 0.0 } else { waiting.demand.restore };
             Choice { seconds: choice.seconds + restore, ..*choice }
         });
         choices.push(restored.collect());

@@ -117,6 +117,7 @@ pub(crate) enum Simulate {
     #[command(after_help = "\
 Policies:
   elastic         the running queue's default: short actions first, units by a roll-out
+  elastic-trajectory  the same for an early end: first whose trajectory will last longest
   tangram         ARL-Tangram's algorithms 1 and 2; `depth` of the cluster is theirs
   fixed:N         first come first served, each action on the largest of its units <= N
   static:N        pods that own N cores from arrival to the end, replicas that stay

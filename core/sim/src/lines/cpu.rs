@@ -3,7 +3,9 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::{Discipline, Queued};
+use rollwright_core::elastic::Newcomers;
+
+use super::{Crowd, Discipline, Queued};
 use crate::cluster::Bytes;
 use crate::node::Node;
 use crate::workload::{Action, UNIT};
@@ -12,7 +14,7 @@ use crate::world::World;
 /// Those that wait on one node.
 pub(crate) trait CpuLine<'a> {
     /// An action joins the line; `opens` where it is the first of its trajectory.
-    fn submitted(&mut self, queued: Queued<'a>, opens: bool, now: u64);
+    fn submitted(&mut self, queued: Queued<'a>, opens: bool, node: &CpuNode<'a>, now: u64);
     /// An action of a trajectory ended.
     fn finished(&mut self, _of: usize) {}
     /// What changes now, in an order in which it always fits; what starts has left the line.
@@ -35,6 +37,8 @@ pub(crate) struct CpuNode<'a> {
     pub(crate) running: Vec<Running<'a>>,
     /// Trajectories with a sandbox here.
     pub(crate) sandboxes: usize,
+    /// Trajectories that may come.
+    pub(crate) newcomers: Newcomers,
 }
 
 /// An action that runs.
@@ -103,11 +107,14 @@ impl<'a, L: CpuLine<'a>> Nodes<'a, L> {
         }
     }
 
-    pub(super) fn submitted(&mut self, queued: Queued<'a>) {
+    pub(super) fn submitted(&mut self, queued: Queued<'a>, crowd: Crowd) {
         match self.sandboxes.get(&queued.of) {
-            Some(&node) => {
-                self.used[node].1.submitted(queued, false, queued.submitted);
-                self.changed.insert(node);
+            Some(&at) => {
+                let newcomers = self.newcomers(crowd);
+                let (node, line) = &mut self.used[at];
+                node.newcomers = newcomers;
+                line.submitted(queued, false, node, queued.submitted);
+                self.changed.insert(at);
             }
             None => self.outside.push_back(queued),
         }
@@ -133,6 +140,10 @@ impl<'a, L: CpuLine<'a>> Nodes<'a, L> {
         self.set_memory(at, |free| Bytes(free.0 + memory.0));
     }
 
+    fn newcomers(&self, crowd: Crowd) -> Newcomers {
+        crowd.newcomers(self.sandboxes.len() + self.outside.len(), self.most)
+    }
+
     fn set_memory(&mut self, at: usize, change: impl FnOnce(Bytes) -> Bytes) {
         let free = &mut self.used[at].0.cores.memory;
         self.roomiest.remove(&(Reverse(*free), at));
@@ -143,18 +154,24 @@ impl<'a, L: CpuLine<'a>> Nodes<'a, L> {
     pub(super) fn round<D: Discipline<'a, Cpu = L>>(
         &mut self,
         discipline: &D,
+        crowd: Crowd,
         world: &mut World<'a>,
     ) {
         while let Some(&queued) = self.outside.front()
             && let Some(at) = self.open(queued, discipline)
         {
             self.outside.pop_front();
-            self.used[at].1.submitted(queued, true, world.now);
+            let newcomers = self.newcomers(crowd);
+            let (node, line) = &mut self.used[at];
+            node.newcomers = newcomers;
+            line.submitted(queued, true, node, world.now);
             self.changed.insert(at);
         }
+        let newcomers = self.newcomers(crowd);
         let mut changes = Vec::new();
         for at in std::mem::take(&mut self.changed) {
             let (node, line) = &mut self.used[at];
+            node.newcomers = newcomers;
             let mut again = true;
             while again {
                 again = line.round(node, world.now, &mut changes);
@@ -178,7 +195,8 @@ impl<'a, L: CpuLine<'a>> Nodes<'a, L> {
             Some((free, at)) if free == self.memory || !fresh => (free >= memory).then_some(at)?,
             _ => {
                 let cores = Node::new(self.cores, self.memory);
-                let node = CpuNode { cores, running: Vec::new(), sandboxes: 0 };
+                let newcomers = Crowd::default().newcomers(0, 1);
+                let node = CpuNode { cores, running: Vec::new(), sandboxes: 0, newcomers };
                 self.used.push((node, discipline.cpu(self.cores)));
                 self.roomiest.insert((Reverse(self.memory), self.used.len() - 1));
                 self.used.len() - 1

@@ -11,6 +11,9 @@ pub(crate) use gpu::{GpuLine, GpuPool};
 
 use calls::Calls;
 
+use rollwright_core::elastic::Newcomers;
+use rollwright_core::time::Time;
+
 use crate::cluster::{Cluster, PoolKind, Service};
 use crate::engine::Scheduler;
 use crate::workload::{Action, Trajectory};
@@ -23,6 +26,8 @@ pub(crate) struct Queued<'a> {
     pub(crate) of: usize,
     pub(crate) action: &'a Action,
     pub(crate) trajectory: &'a Trajectory,
+    /// Its place in the trajectory.
+    pub(crate) phase: usize,
     /// Nanoseconds.
     pub(crate) submitted: u64,
     /// Place among all submissions.
@@ -49,6 +54,30 @@ pub(crate) struct Lines<'a, D: Discipline<'a>> {
     pools: Vec<Pool<'a, D>>,
     /// Submissions so far.
     orders: u64,
+    crowd: Crowd,
+}
+
+/// Which trajectories there are, and were.
+#[derive(Debug, Clone, Copy, Default)]
+struct Crowd {
+    /// When the first began, in nanoseconds.
+    first: Option<u64>,
+    /// Those that began after that instant.
+    began: usize,
+    /// Those that have begun and not ended.
+    live: usize,
+}
+
+impl Crowd {
+    /// The part of one of `lines` in those that may come; `known` have come.
+    fn newcomers(self, known: usize, lines: u64) -> Newcomers {
+        let part = |count: usize| count as f64 / lines as f64;
+        Newcomers {
+            first: Time::from_nanos(self.first.unwrap_or(0)),
+            began: part(self.began),
+            to_come: part(self.live.saturating_sub(known)).ceil(),
+        }
+    }
 }
 
 enum Pool<'a, D: Discipline<'a>> {
@@ -67,12 +96,16 @@ impl<'a, D: Discipline<'a>> Lines<'a, D> {
             PoolKind::Quota(limit) => Pool::Quota(Calls::new(limit)),
         });
         let pools = pools.collect();
-        Self { discipline, pools, orders: 0 }
+        Self { discipline, pools, orders: 0, crowd: Crowd::default() }
     }
 }
 
 impl<'a, D: Discipline<'a>> Scheduler<'a> for Lines<'a, D> {
-    fn arrived(&mut self, _of: usize, _world: &mut World<'a>) -> bool {
+    fn arrived(&mut self, _of: usize, world: &mut World<'a>) -> bool {
+        self.crowd.live += 1;
+        if *self.crowd.first.get_or_insert(world.now) < world.now {
+            self.crowd.began += 1;
+        }
         true
     }
 
@@ -86,14 +119,15 @@ impl<'a, D: Discipline<'a>> Scheduler<'a> for Lines<'a, D> {
             of,
             action,
             trajectory: &world.trajectories[of],
+            phase: world.phase_index(of),
             submitted: world.now,
             order: self.orders,
         };
         match &mut self.pools[action.pool] {
-            Pool::Cpu(nodes) => nodes.submitted(queued),
+            Pool::Cpu(nodes) => nodes.submitted(queued, self.crowd),
             Pool::Gpu(pool, line) => {
-                pool.changed = true;
-                line.submitted(queued);
+                pool.submitted(self.crowd);
+                line.submitted(queued, pool);
             }
             Pool::Quota(calls) => calls.submitted(queued),
         }
@@ -108,6 +142,7 @@ impl<'a, D: Discipline<'a>> Scheduler<'a> for Lines<'a, D> {
     }
 
     fn left(&mut self, of: usize, world: &mut World<'a>) {
+        self.crowd.live -= 1;
         for pool in &mut self.pools {
             if let Pool::Cpu(nodes) = pool {
                 nodes.left(of, world.trajectories[of].memory);
@@ -118,8 +153,8 @@ impl<'a, D: Discipline<'a>> Scheduler<'a> for Lines<'a, D> {
     fn round(&mut self, world: &mut World<'a>) {
         for (place, pool) in self.pools.iter_mut().enumerate() {
             match pool {
-                Pool::Cpu(nodes) => nodes.round(&self.discipline, world),
-                Pool::Gpu(pool, line) => pool.round(line, world),
+                Pool::Cpu(nodes) => nodes.round(&self.discipline, self.crowd, world),
+                Pool::Gpu(pool, line) => pool.round(line, self.crowd, world),
                 Pool::Quota(calls) => calls.round(place, &self.discipline, world),
             }
         }
