@@ -14,6 +14,7 @@ mod fixed;
 mod known;
 mod lines;
 mod node;
+pub mod paper;
 mod pods;
 mod policy;
 mod replicas;

@@ -42,6 +42,37 @@ pub(crate) enum Command {
     /// See how a cluster would serve a workload.
     #[command(subcommand)]
     Simulate(Simulate),
+    /// Measure again what the papers behind Rollwright measured, in simulation.
+    #[command(after_help = "\
+Every row is a figure, table or headline of one of the five texts; `ours` comes from the code that
+runs in production, on workloads drawn from the distributions that the text states. A row that
+falls short stays and says by how much; one that no simulation can tell says why.
+
+Examples:
+  kubectl rollwright paper                     # all, in a few minutes
+  kubectl rollwright paper tangram             # all of ARL-Tangram
+  kubectl rollwright paper tangram-act-cpu --json
+
+Output with --json: {\"experiments\":[{\"name\":..,\"source\":..,\"quantity\":..,\"paper\":9.0,
+  \"ours\":11.2,\"better\":\"higher\",\"assumptions\":[..],\"seeds\":5,\"interval\":[10.8,11.6],..}]}")]
+    Paper(Paper),
+}
+
+/// What to measure again.
+#[derive(Debug, Args)]
+pub(crate) struct Paper {
+    /// A row, or what the names of several begin with up to a dash; all without it.
+    #[arg(value_name = "NAME")]
+    pub(crate) name: Option<String>,
+    /// Draws the workloads: the same seed gives the same numbers, but for times of this machine.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) seed: u64,
+    /// How many workloads to draw for each row.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub(crate) seeds: u64,
+    /// Print one JSON object instead of a table.
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// What to plan.
