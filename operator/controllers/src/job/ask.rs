@@ -19,6 +19,9 @@ use super::{LATER, SOON, engine, gateway};
 use crate::context::Context;
 use crate::gateway_client::{GatewayClient, GatewayError, JobState, WishedWorker, WorkerState};
 
+/// So much sooner an answer is old than the next pass is due: each of those is to ask.
+const EARLY: Duration = Duration::from_millis(500);
+
 /// What gateways said last, by the uid of their job: an entry of a job that nobody looks at any
 /// more is forgotten.
 #[derive(Debug, Default)]
@@ -41,9 +44,8 @@ impl Answer {
     }
 
     fn is_old(&self, now: Instant) -> bool {
-        // A moment less than the pause between two passes, so that each of those asks.
-        let long = if self.is_settled() { LATER } else { SOON } - Duration::from_millis(500);
-        now.saturating_duration_since(self.at) >= long
+        let long = if self.is_settled() { LATER } else { SOON };
+        now.saturating_duration_since(self.at) + EARLY >= long
     }
 }
 

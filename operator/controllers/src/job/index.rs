@@ -51,7 +51,9 @@ impl Index {
             // The cache was filled anew, maybe.
             What::Everything => {
                 let mut inner = Inner::default();
-                all().iter().for_each(|pod| inner.note(pod));
+                for pod in all() {
+                    inner.note(&pod);
+                }
                 *self.open() = inner;
             }
             _ => {}

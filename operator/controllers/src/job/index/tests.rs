@@ -42,7 +42,9 @@ fn others_hold_what_they_run_and_what_they_are_pinned_to() {
         pod("e", 0, "n0", "Running", ""),
         pod("f", 1, "null", "Pending", ", annotations: {rollwright.dev/nodes: 'n0,n1'}"),
     ];
-    pods.iter().for_each(|pod| tell(&index, pod, false));
+    for pod in &pods {
+        tell(&index, pod, false);
+    }
     assert_eq!(taken(&index, &[]), [2, 3]);
     assert_eq!(taken(&index, &["a"]), [0, 3], "our own do not count");
     tell(&index, &pod("a", 2, "n0", "Failed", ""), false);
