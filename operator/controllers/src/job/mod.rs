@@ -22,6 +22,7 @@ use self::plan::{Ground, Placement, Plan, plan, wants};
 use self::status::Outcome;
 use self::validate::{Problem, Stops};
 use self::worker::Template;
+use crate::audience;
 use crate::context::Context;
 use crate::controller::{Controller, all, those};
 use crate::error::{CallError, Categorised};
@@ -322,7 +323,12 @@ async fn ask(
         let address = gateway::endpoint(template.namespace, template.job);
         return (Heard::default(), Err(GatewayError::Unreachable { address, fault }));
     };
-    let client = GatewayClient { address: address.clone(), token: context.token.as_ref() };
+    let audience = audience::of_gateway(template.namespace, template.job);
+    let token = match context.tokens.get(&audience).await {
+        Ok(token) => token,
+        Err(error) => return (Heard::default(), Err(error.into())),
+    };
+    let client = GatewayClient { address: address.clone(), token };
     let known = see(fetched, template, &Heard::default(), clock);
     let wished: Vec<WishedWorker> = known.iter().filter_map(|seen| wished(job, seen)).collect();
     let states = match client.set_workers(&wished).await {
