@@ -29,7 +29,7 @@ const LINKS: Site = Site("rollwright-agent-links");
 const NAME: &str = "agent-links";
 /// How long changes are gathered.
 const GATHER: Duration = Duration::from_millis(500);
-/// What kubelets say is no event: it is looked for this often.
+/// No watch tells of certificates: they are looked for this often.
 const LOOK: Duration = Duration::from_mins(1);
 
 /// What can go wrong.
@@ -148,11 +148,5 @@ fn told(node: Arc<Node>, context: &Context, before: Option<&Secret>) -> Option<T
     let pod = pod_name(pool.metadata.name.as_deref().unwrap_or_default(), &name);
     let pod = stores.pods.get(&ObjectRef::new(&pod).within(&context.settings.namespace));
     let reservation = pod.filter(|pod| is_running(pod));
-    // Where kubelets may not be asked, they are taken to be as they come.
-    let kubelet = if context.read_kubelet {
-        context.observed.kubelets.get(&name)
-    } else {
-        Some(Arc::default())
-    };
-    Some(Told::Served(Served { node, pool, owner, reservation, kubelet }))
+    Some(Told::Served(Served { node, pool, owner, reservation }))
 }

@@ -186,6 +186,7 @@ fn build(
             enable_service_links: Some(false),
             containers: vec![container],
             security_context: Some(hardening::pod()),
+            priority_class_name: settings.reservation_priority_class.clone(),
             termination_grace_period_seconds: Some(5),
             // Dedicated nodes are tainted, and a reservation belongs to its node as a DaemonSet's
             // pod does.

@@ -20,6 +20,8 @@ fn settings() -> Settings {
         image: "rollwright:1".to_owned(),
         image_pull_policy: "IfNotPresent".to_owned(),
         reservation_image: None,
+        reservation_priority_class: Some("reservations".to_owned()),
+        metrics_secret: "rollwright-metrics".to_owned(),
         storage: Storage::Ephemeral,
     }
 }
