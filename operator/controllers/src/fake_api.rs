@@ -88,6 +88,13 @@ impl FakeApi {
         self.told.lock().unwrap().refused = Some((path, status));
     }
 
+    /// How often a path that ends so was to be deleted.
+    pub(crate) fn deleted(&self, path: &str) -> usize {
+        let told = self.told.lock().unwrap();
+        let deletes = told.heard.iter().filter(|(method, ..)| *method == Method::DELETE);
+        deletes.filter(|(_, of, _)| of.ends_with(path)).count()
+    }
+
     /// The bodies of all patches of a path that ends so.
     pub(crate) fn patched(&self, path: &str) -> Vec<Value> {
         let told = self.told.lock().unwrap();
