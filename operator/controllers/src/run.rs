@@ -162,7 +162,7 @@ fn register<C: Controller>(context: &Arc<Context>) -> (Listener, Work) {
 /// The same for the one Secret of the agents.
 fn register_links(context: &Arc<Context>) -> (Listener, Work) {
     let changed = Arc::clone(&context.agents_changed);
-    let listener = links::listener(Arc::clone(&changed));
+    let listener = links::listener(Arc::clone(&changed), context.settings.namespace.clone());
     let context = Arc::clone(context);
     (listener, Box::new(move |stop| Box::pin(links::run(context, changed, stop))))
 }

@@ -90,7 +90,7 @@ pub(super) fn reservations(
             (Some(pod), _) if pod.metadata.deletion_timestamp.is_none() => {
                 changes.delete.push(name.clone());
             }
-            (None, Some(offer)) if wanted => {
+            (None, Some(offer)) if wanted && !seen.taken.contains(&name) => {
                 changes.make.push(build(pool, &name, &node.name, offer, &config, settings));
             }
             _ => {}

@@ -20,7 +20,7 @@ use super::validate::Validated;
 use crate::apply::{hash, hex};
 use crate::audience;
 use crate::hardening;
-use crate::labels::{self, CONFIG_HASH, Component};
+use crate::labels::{self, CONFIG_HASH, Component, POOLS};
 use crate::settings::{Settings, Storage};
 
 /// Size of the claim for accepted actions and results.
@@ -36,11 +36,15 @@ pub(super) fn build(
     settings: &Settings,
 ) -> StatefulSet {
     let claims = of.claims.map_or_else(|| Vec::from_iter(claim(settings)), <[_]>::to_vec);
+    let pools = of.queue.spec.pools.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let pools = (POOLS.to_owned(), pools.join(","));
     let template = PodTemplateSpec {
         metadata: Some(ObjectMeta {
             labels: Some(labels::of(Component::Queue, of.name)),
             // A queue reads its manifests once: a change of them is a new pod.
-            annotations: Some([(CONFIG_HASH.to_owned(), hex(&hash(&manifests)))].into()),
+            annotations: Some(
+                [pools.clone(), (CONFIG_HASH.to_owned(), hex(&hash(&manifests)))].into(),
+            ),
             ..ObjectMeta::default()
         }),
         spec: Some(PodSpec {
@@ -54,7 +58,7 @@ pub(super) fn build(
         }),
     };
     StatefulSet {
-        metadata,
+        metadata: ObjectMeta { annotations: Some([pools].into()), ..metadata },
         spec: Some(StatefulSetSpec {
             replicas: Some(1),
             // Of a pod that never gets ready a mended template takes the place at once.
