@@ -1,6 +1,6 @@
 //! Passes over one job against a fake API server.
 
-use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 use kube::runtime::watcher::Event;
 use serde_json::json;
 
@@ -52,8 +52,8 @@ fn set(owner: &str) -> StatefulSet {
 async fn the_deployment_of_an_earlier_version_goes_before_the_gateway_comes() {
     let job = job("");
     let mut api = api(&job).await;
-    let mut former = k8s_openapi::api::apps::v1::Deployment::default();
-    former.metadata = set(&job.uid().unwrap()).metadata;
+    let mut former =
+        Deployment { metadata: set(&job.uid().unwrap()).metadata, ..Deployment::default() };
     api.watches.deployments.apply_watcher_event(&Event::Apply(former.clone()));
     look(&job, &api).await;
     assert_eq!(api.deleted("/deployments/math-gateway"), 1);
@@ -72,8 +72,7 @@ async fn the_deployment_of_an_earlier_version_goes_before_the_gateway_comes() {
 async fn somebody_elses_deployment_of_that_name_is_none_of_ours() {
     let job = job("");
     let mut api = api(&job).await;
-    let mut other = k8s_openapi::api::apps::v1::Deployment::default();
-    other.metadata = set("another").metadata;
+    let other = Deployment { metadata: set("another").metadata, ..Deployment::default() };
     api.watches.deployments.apply_watcher_event(&Event::Apply(other));
     look(&job, &api).await;
     assert_eq!((api.patched(SET).len(), api.deleted("/deployments/math-gateway")), (1, 0));
