@@ -15,7 +15,7 @@ use crate::metrics::Metrics;
 use crate::observed::Observed;
 use crate::settings::Settings;
 use crate::stores::Stores;
-use crate::token::TokenFile;
+use crate::token::Tokens;
 
 /// What every reconciliation has at hand. Shared, and the same for all controllers.
 pub struct Context {
@@ -33,8 +33,8 @@ pub struct Context {
     pub memory: Arc<Memory>,
     /// Failures in a row of each object.
     pub backoffs: Arc<Backoffs>,
-    /// Workers of jobs that were made and that the cache of pods does not show yet.
-    pub placements: Arc<crate::job::Ledger>,
+    /// What is remembered of jobs.
+    pub jobs: Arc<crate::job::Remembered>,
     /// queues --a certificate of agents was written--> the links of agents.
     pub agents_changed: Arc<Notify>,
     /// What queues and kubelets said last.
@@ -43,8 +43,8 @@ pub struct Context {
     pub metrics: Arc<Metrics>,
     /// identity task --keys and issuer of the API server--> reconciliations; none until known.
     pub issuer_rx: watch::Receiver<Option<Arc<Issuer>>>,
-    /// Our own token for queues and gateways; absent where none was mounted.
-    pub token: Option<TokenFile>,
+    /// Our own tokens for queues and gateways.
+    pub tokens: Arc<Tokens>,
     /// Whether kubelets may be asked for their configuration.
     pub read_kubelet: bool,
 }

@@ -27,7 +27,7 @@ use crate::reward::Rewards;
 use crate::server::{self, ServeError};
 use crate::settings::Options;
 use crate::startup::{self, Watches};
-use crate::token::TokenFile;
+use crate::token::Tokens;
 use crate::watch::{Change, Listener, Listeners, What};
 
 /// Why the controllers ended.
@@ -69,7 +69,8 @@ pub async fn run_with(
     let calls = Calls::new(Arc::clone(&metrics));
     let (watches, stores) = Watches::open();
     let (issuer_tx, issuer_rx) = cell::channel(None);
-    let token = options.token_file.clone().map(TokenFile::new);
+    let tokens = Tokens::new(client.clone(), calls.clone(), &options.settings.namespace);
+    let tokens = Arc::new(tokens);
     let context = Arc::new(Context {
         client: client.clone(),
         settings: options.settings.clone(),
@@ -78,12 +79,12 @@ pub async fn run_with(
         events: Events::new(client.clone(), options.identity.clone(), calls.clone()),
         memory: Arc::new(Memory::default()),
         backoffs: Arc::new(Backoffs::default()),
-        placements: Arc::default(),
+        jobs: Arc::default(),
         agents_changed: Arc::default(),
         observed: Arc::default(),
         metrics: Arc::clone(&metrics),
         issuer_rx,
-        token: token.clone(),
+        tokens: Arc::clone(&tokens),
         read_kubelet: options.read_kubelet,
     });
 
@@ -97,11 +98,14 @@ pub async fn run_with(
     ];
     let (mut told, mut work): (Vec<Listener>, Vec<Work>) = registered.into_iter().unzip();
     told.push(housekeeping(&context));
+    let (jobs, caches) = (Arc::clone(&context.jobs), stores.clone());
+    // Before the controllers that use it.
+    told.insert(0, Box::new(move |change| jobs.follow(change, &caches)));
     let listeners = Listeners::new(told);
     let namespace = options.settings.namespace.clone();
     let mut tasks = watches.run(&client, &stores, &metrics, &listeners);
     let everything = move || listeners.tell(What::Everything, false);
-    tasks.spawn(identity::follow(client.clone(), calls.clone(), token, issuer_tx, everything));
+    tasks.spawn(identity::follow(client.clone(), calls.clone(), tokens, issuer_tx, everything));
     if let Some(addr) = options.metrics {
         let file = options.metrics_token_file.clone();
         tasks.spawn(server::serve(addr, file, Arc::clone(&metrics), stop.clone()).await?);
@@ -158,7 +162,7 @@ fn register<C: Controller>(context: &Arc<Context>) -> (Listener, Work) {
 /// The same for the one Secret of the agents.
 fn register_links(context: &Arc<Context>) -> (Listener, Work) {
     let changed = Arc::clone(&context.agents_changed);
-    let listener = links::listener(Arc::clone(&changed));
+    let listener = links::listener(Arc::clone(&changed), context.settings.namespace.clone());
     let context = Arc::clone(context);
     (listener, Box::new(move |stop| Box::pin(links::run(context, changed, stop))))
 }

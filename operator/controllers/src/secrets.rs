@@ -13,7 +13,6 @@ use kube::Api;
 
 use crate::context::Context;
 use crate::error::{CallError, named};
-use crate::settings::METRICS_SECRET;
 
 /// How long a Secret is believed to be as it was read.
 const BELIEVED: Duration = Duration::from_mins(2);
@@ -165,7 +164,7 @@ impl Context {
 
     /// The token of `/metrics`, if the release has one.
     pub async fn metrics_token(&self) -> Result<Option<Vec<u8>>, CallError> {
-        let secret = self.secret(&self.settings.namespace, METRICS_SECRET).await?;
+        let secret = self.secret(&self.settings.namespace, &self.settings.metrics_secret).await?;
         Ok(secret.and_then(|secret| Some(secret.data.as_ref()?.get("token")?.0.clone())))
     }
 }

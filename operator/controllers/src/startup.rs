@@ -21,8 +21,8 @@ pub(crate) struct Watches {
     pub(crate) rewards: Writer<rollwright_crds::RewardService>,
     pub(crate) nodes: Writer<k8s_openapi::api::core::v1::Node>,
     pub(crate) pods: Writer<k8s_openapi::api::core::v1::Pod>,
-    stateful_sets: Writer<k8s_openapi::api::apps::v1::StatefulSet>,
-    deployments: Writer<k8s_openapi::api::apps::v1::Deployment>,
+    pub(crate) stateful_sets: Writer<k8s_openapi::api::apps::v1::StatefulSet>,
+    pub(crate) deployments: Writer<k8s_openapi::api::apps::v1::Deployment>,
     services: Writer<kube::core::PartialObjectMeta<k8s_openapi::api::core::v1::Service>>,
     config_maps: Writer<kube::core::PartialObjectMeta<k8s_openapi::api::core::v1::ConfigMap>>,
     network_policies:
@@ -73,11 +73,11 @@ impl Watches {
     ) -> JoinSet<()> {
         let mut tasks = JoinSet::new();
         macro_rules! guarded {
-            ($writer:ident, $what:ident) => {
+            ($writer:ident, $same:path, $what:ident) => {
                 let watch = Watch {
                     writer: self.$writer,
                     trim: trim::any,
-                    same: equal,
+                    same: $same,
                     what: |object| What::$what(object),
                 };
                 let malformed = stores.malformed.clone();
@@ -89,10 +89,10 @@ impl Watches {
                 ));
             };
         }
-        guarded!(pools, Pool);
-        guarded!(jobs, Job);
-        guarded!(queues, Queue);
-        guarded!(rewards, Reward);
+        guarded!(pools, equal, Pool);
+        guarded!(jobs, crate::job::asks_the_same, Job);
+        guarded!(queues, equal, Queue);
+        guarded!(rewards, equal, Reward);
         macro_rules! plain {
             ($writer:ident, $trim:path, $same:path, $config:expr, $what:expr) => {
                 let watch = Watch { writer: self.$writer, trim: $trim, same: $same, what: $what };

@@ -29,6 +29,37 @@ impl Context {
         K: Resource<DynamicType = ()> + HasStatus + Clone + Debug + DeserializeOwned,
         K::Status: Serialize + PartialEq,
     {
+        self.write(site, api, object, status, None).await
+    }
+
+    /// The same, unless somebody has written the object since `object` was read: that is an
+    /// error with status 409.
+    pub async fn publish_next<K>(
+        &self,
+        site: Site,
+        api: &Api<K>,
+        object: &K,
+        status: &K::Status,
+    ) -> Result<bool, CallError>
+    where
+        K: Resource<DynamicType = ()> + HasStatus + Clone + Debug + DeserializeOwned,
+        K::Status: Serialize + PartialEq,
+    {
+        self.write(site, api, object, status, object.resource_version()).await
+    }
+
+    async fn write<K>(
+        &self,
+        site: Site,
+        api: &Api<K>,
+        object: &K,
+        status: &K::Status,
+        version: Option<String>,
+    ) -> Result<bool, CallError>
+    where
+        K: Resource<DynamicType = ()> + HasStatus + Clone + Debug + DeserializeOwned,
+        K::Status: Serialize + PartialEq,
+    {
         if object.status() == Some(status) {
             return Ok(false);
         }
@@ -36,7 +67,7 @@ impl Context {
         let patch = json!({
             "apiVersion": K::api_version(&()),
             "kind": K::kind(&()),
-            "metadata": {"name": name},
+            "metadata": {"name": name, "resourceVersion": version},
             "status": status,
         });
         let params = PatchParams::apply(site.0).force();

@@ -6,7 +6,7 @@ use rollwright_crds::conditions::types;
 
 use super::converge::{Step, Steps};
 use super::fleet::Stage;
-use super::observe::{self, Clock, Seen};
+use super::observe::{Clock, Seen, Trial};
 use super::status::{self, Outcome};
 use crate::apply::Site;
 use crate::conditions::{self, Wish};
@@ -37,6 +37,26 @@ pub(super) async fn say(
     Ok(())
 }
 
+/// Says that a request to the API server was refused: of the rest the pass did not get to know.
+pub(super) async fn refused(job: &RolloutJob, context: &Context, error: &CallError) {
+    let Some(wish) = Wish::rejected(error) else { return };
+    let mut status = job.status.clone().unwrap_or_default();
+    let old = std::mem::take(&mut status.conditions);
+    let turned = conditions::changed(&old, std::slice::from_ref(&wish)).next().is_some();
+    let generation = job.metadata.generation;
+    status.conditions = conditions::replace(&old, wish.clone(), generation, context.now());
+    let namespace = job.namespace().unwrap_or_default();
+    let api = Api::namespaced(context.client.clone(), &namespace);
+    match context.publish(STATUS, &api, job, &status).await {
+        Ok(true) if turned => context.events.condition(job, "MakeObjects", &wish, true).await,
+        Ok(_) => {}
+        Err(error) => {
+            let name = job.name_any();
+            tracing::warn!(namespace, name, %error, "cannot say that a request was refused");
+        }
+    }
+}
+
 /// What is done in a turn of a condition, and whether that is bad news. That nothing is wrong
 /// with a new job is none.
 fn worth_an_event(wish: &Wish, first: bool) -> Option<(&'static str, bool)> {
@@ -60,12 +80,13 @@ pub(super) async fn announce(job: &RolloutJob, context: &Context, seen: &[Seen],
         let given_up =
             |seen: &&Seen| seen.worker.name == *name && seen.worker.stage == Stage::Failing;
         let Some(seen) = seen.iter().find(given_up) else { continue };
-        let trouble = seen.trouble.as_deref().unwrap_or("it does not become ready");
-        let note = format!(
-            "worker {name} on {} failed {} times and more: {trouble}",
-            seen.worker.nodes.join(", "),
-            observe::MOST_RESTARTS
-        );
+        let trouble = match (&seen.trouble, seen.trial) {
+            (Some(said), _) => said.as_str(),
+            (None, Some(Trial::Unhealthy)) => "it does not serve the gateway",
+            (None, _) => "it does not become ready",
+        };
+        let nodes = seen.worker.nodes.join(", ");
+        let note = format!("worker {name} on {nodes} is given up: {trouble}");
         context.events.warning(job, "ReplaceWorker", "WorkerFailed", note).await;
     }
 }
