@@ -1,5 +1,6 @@
 //! How an engine-sim is set up.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -117,7 +118,10 @@ impl Default for Fast {
 pub struct Config {
     /// Whose interface.
     pub dialect: Dialect,
-    /// The port on 127.0.0.1; 0 = any free one. No other address is listened on.
+    /// The address that is listened on. Nobody is asked who they are: other than the loopback
+    /// only where nobody else comes.
+    pub host: IpAddr,
+    /// The port there; 0 = any free one.
     pub port: u16,
     /// The model id that is served.
     pub model: String,
@@ -152,6 +156,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             dialect: Dialect::Vllm,
+            host: Ipv4Addr::LOCALHOST.into(),
             port: 0,
             model: "engine-sim".into(),
             api_key: None,

@@ -1,6 +1,6 @@
 //! An engine-sim's life.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,8 +24,10 @@ const STOP_LIMIT: Duration = Duration::from_secs(10);
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The port is taken or not allowed.
-    #[error("cannot listen on 127.0.0.1:{port}: {source}; port 0 takes any free one")]
+    #[error("cannot listen on {host}, port {port}: {source}; port 0 takes any free one")]
     Listen {
+        /// The address asked for.
+        host: IpAddr,
         /// The port asked for.
         port: u16,
         /// The system's answer.
@@ -45,18 +47,19 @@ pub struct EngineSim {
 }
 
 impl EngineSim {
-    /// Starts one on the loopback.
+    /// Starts one where the configuration says.
     pub async fn start(config: Config) -> Result<Self, StartError> {
-        let port = config.port;
-        let listen = |source| StartError::Listen { port, source };
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await.map_err(listen)?;
+        let (host, port) = (config.host, config.port);
+        let listen = |source| StartError::Listen { host, port, source };
+        let listener = TcpListener::bind((host, port)).await.map_err(listen)?;
         let addr = listener.local_addr().map_err(listen)?;
         let stop = CancellationToken::new();
         let connections = Connections::default();
         let side = match config.disaggregation {
             Some(Disaggregation { port, .. }) => {
-                let listen = |source| StartError::Listen { port, source };
-                Some(TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await.map_err(listen)?)
+                let host = IpAddr::from(Ipv4Addr::LOCALHOST);
+                let listen = |source| StartError::Listen { host, port, source };
+                Some(TcpListener::bind((host, port)).await.map_err(listen)?)
             }
             None => None,
         };
@@ -79,7 +82,7 @@ impl EngineSim {
         Ok(Self { addr, app, stop, server: Some(server), scheduler, side })
     }
 
-    /// `http://127.0.0.1:PORT`, without a slash at its end.
+    /// `http://HOST:PORT`, without a slash at its end.
     pub fn url(&self) -> String {
         format!("http://{}", self.addr)
     }

@@ -45,12 +45,25 @@ fn it_prints_its_address_and_serves() {
 }
 
 #[test]
+fn it_listens_where_it_is_told() {
+    let mut child =
+        Command::new(PROGRAM).args(["--host", "127.0.0.2"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let _running = Running(child);
+    let address = line.trim().rsplit_once("http://").unwrap().1;
+    assert!(address.starts_with("127.0.0.2:"), "{line}");
+    assert!(get(address, "/health").starts_with("HTTP/1.1 200"));
+}
+
+#[test]
 fn a_wrong_fault_or_script_is_named() {
     for (arguments, part) in [
         (["--fault", r#"{"fault":"explode"}"#], "explode"),
         (["--script", "/nothing/here"], "/nothing/here"),
         (["--stream-tokens", "3"], "--fast"),
         (["--ttft-ms=-1", "--fast"], "--ttft-ms -1"),
+        (["--host", "192.0.2.1"], "192.0.2.1"),
     ] {
         let output = Command::new(PROGRAM).args(arguments).output().unwrap();
         let error = String::from_utf8(output.stderr).unwrap();

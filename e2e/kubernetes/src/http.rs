@@ -25,10 +25,15 @@ impl Http {
         Self::service(namespace, &format!("{job}-gateway"), 9470, String::from_utf8(key.0)?).await
     }
 
+    /// The gateway of a job, with a token of the namespace's default account.
+    pub async fn gateway_by_account(namespace: &Namespace, job: &str) -> anyhow::Result<Self> {
+        let token = account_token(namespace).await?;
+        Self::service(namespace, &format!("{job}-gateway"), 9470, token).await
+    }
+
     /// An action queue, with a token of the namespace's default account.
     pub async fn queue(namespace: &Namespace, queue: &str) -> anyhow::Result<Self> {
-        let create = ["create", "token", "default", "--audience=rollwright", "--duration=2h"];
-        let token = namespace.kubectl().run(&create).await?.trim_end().to_owned();
+        let token = account_token(namespace).await?;
         Self::service(namespace, &format!("{queue}-queue"), 9460, token).await
     }
 
@@ -84,4 +89,9 @@ impl Http {
         let last = text.trim_end().lines().next_back().unwrap_or("null");
         serde_json::from_str(last).with_context(|| format!("{path}: {text}"))
     }
+}
+
+async fn account_token(namespace: &Namespace) -> anyhow::Result<String> {
+    let create = ["create", "token", "default", "--audience=rollwright", "--duration=2h"];
+    Ok(namespace.kubectl().run(&create).await?.trim_end().to_owned())
 }

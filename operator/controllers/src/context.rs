@@ -33,8 +33,8 @@ pub struct Context {
     pub memory: Arc<Memory>,
     /// Failures in a row of each object.
     pub backoffs: Arc<Backoffs>,
-    /// Workers of jobs that were made and that the cache of pods does not show yet.
-    pub placements: Arc<crate::job::Ledger>,
+    /// What is remembered of jobs.
+    pub jobs: Arc<crate::job::Remembered>,
     /// queues --a certificate of agents was written--> the links of agents.
     pub agents_changed: Arc<Notify>,
     /// What queues and kubelets said last.

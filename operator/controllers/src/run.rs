@@ -78,7 +78,7 @@ pub async fn run_with(
         events: Events::new(client.clone(), options.identity.clone(), calls.clone()),
         memory: Arc::new(Memory::default()),
         backoffs: Arc::new(Backoffs::default()),
-        placements: Arc::default(),
+        jobs: Arc::default(),
         agents_changed: Arc::default(),
         observed: Arc::default(),
         metrics: Arc::clone(&metrics),
@@ -97,6 +97,9 @@ pub async fn run_with(
     ];
     let (mut told, mut work): (Vec<Listener>, Vec<Work>) = registered.into_iter().unzip();
     told.push(housekeeping(&context));
+    let (jobs, caches) = (Arc::clone(&context.jobs), stores.clone());
+    // Before the controllers that use it.
+    told.insert(0, Box::new(move |change| jobs.follow(change, &caches)));
     let listeners = Listeners::new(told);
     let namespace = options.settings.namespace.clone();
     let mut tasks = watches.run(&client, &stores, &metrics, &listeners);

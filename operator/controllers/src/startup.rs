@@ -73,11 +73,11 @@ impl Watches {
     ) -> JoinSet<()> {
         let mut tasks = JoinSet::new();
         macro_rules! guarded {
-            ($writer:ident, $what:ident) => {
+            ($writer:ident, $same:path, $what:ident) => {
                 let watch = Watch {
                     writer: self.$writer,
                     trim: trim::any,
-                    same: equal,
+                    same: $same,
                     what: |object| What::$what(object),
                 };
                 let malformed = stores.malformed.clone();
@@ -89,10 +89,10 @@ impl Watches {
                 ));
             };
         }
-        guarded!(pools, Pool);
-        guarded!(jobs, Job);
-        guarded!(queues, Queue);
-        guarded!(rewards, Reward);
+        guarded!(pools, equal, Pool);
+        guarded!(jobs, crate::job::asks_the_same, Job);
+        guarded!(queues, equal, Queue);
+        guarded!(rewards, equal, Reward);
         macro_rules! plain {
             ($writer:ident, $trim:path, $same:path, $config:expr, $what:expr) => {
                 let watch = Watch { writer: self.$writer, trim: $trim, same: $same, what: $what };

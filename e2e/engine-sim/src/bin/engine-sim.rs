@@ -1,6 +1,7 @@
 //! The simulator as a program.
 
 use std::io::Write as _;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +25,10 @@ struct Args {
     /// Whose interface
     #[arg(long, value_enum, default_value = "vllm")]
     dialect: DialectArg,
-    /// Port on 127.0.0.1; 0 = any free one. The address is printed on the first line
+    /// Address to listen on; anybody who reaches it may do everything
+    #[arg(long, default_value = "127.0.0.1", value_name = "ADDR")]
+    host: IpAddr,
+    /// Port there; 0 = any free one. The address is printed on the first line
     #[arg(long, default_value_t = 0)]
     port: u16,
     /// Model id that is served
@@ -211,6 +215,7 @@ fn config(args: Args) -> Result<Config> {
             DialectArg::Sglang => Dialect::Sglang,
             DialectArg::Openai => Dialect::OpenAi,
         },
+        host: args.host,
         port: args.port,
         model: args.model,
         api_key: args.api_key,

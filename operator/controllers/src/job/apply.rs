@@ -1,22 +1,25 @@
 //! Makes what was built, and takes the steps of the plan.
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
+use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Secret};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use kube::core::PartialObjectMeta;
+use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt as _};
 use serde_json::json;
 
 use super::converge::Step;
 use super::fetch::Fetched;
-use super::gateway::Objects;
+use super::gateway::{Identity, Objects};
 use super::plan::Placement;
 use super::worker::{DRAINING, Template};
-use super::{JobError, gateway, lws};
+use super::{JobError, fetch, gateway, lws};
 use crate::apply::{Made, Site};
 use crate::context::Context;
 use crate::error::{CallError, named};
-use crate::labels;
+use crate::labels::{self, Component};
 use crate::stores::Stores;
 
 const GATEWAY: Site = Site("rollwright-job-gateway");
@@ -35,13 +38,25 @@ impl Made for PersistentVolumeClaim {
     }
 }
 
+/// Applies what a gateway reads while it runs.
+pub(super) async fn identity(context: &Context, identity: &Identity) -> Result<(), CallError> {
+    let Identity { config, keys, metrics } = identity;
+    context.apply(GATEWAY, config).await?;
+    context.apply(GATEWAY, keys).await?;
+    if let Some(metrics) = metrics {
+        context.apply(GATEWAY, metrics).await?;
+    }
+    Ok(())
+}
+
 /// Applies a gateway's objects. `runs` says that a pod of it runs.
 pub(super) async fn gateway(
     context: &Context,
+    owner: &OwnerReference,
     objects: &Objects,
     runs: bool,
 ) -> Result<(), CallError> {
-    let Objects { claim, config, keys, metrics, service, fence, deployment } = objects;
+    let Objects { claim, config, service, fence, stateful_set } = objects;
     // No cache shows claims, but a pod that runs has its own. Where none does, the claim may be
     // what it waits for: somebody deleted it with a node's disk.
     if let Some(claim) = claim.as_ref().filter(|_| !runs) {
@@ -55,15 +70,40 @@ pub(super) async fn gateway(
         }
     }
     context.apply(GATEWAY, config).await?;
-    context.apply(GATEWAY, keys).await?;
-    if let Some(metrics) = metrics {
-        context.apply(GATEWAY, metrics).await?;
-    }
     context.apply(GATEWAY, service).await?;
     // Before there is a worker, only the gateway may reach it.
     context.apply(GATEWAY, fence).await?;
-    context.apply(GATEWAY, deployment).await?;
+    if !leaves(context, owner, &stateful_set.metadata).await? {
+        context.apply(GATEWAY, stateful_set).await?;
+    }
     Ok(())
+}
+
+/// Whether there is the Deployment that an earlier version made of a gateway: it is deleted, and
+/// is there until its pods have ended. A second gateway beside them would be one too many.
+async fn leaves(
+    context: &Context,
+    owner: &OwnerReference,
+    meta: &ObjectMeta,
+) -> Result<bool, CallError> {
+    let name = meta.name.as_deref().unwrap_or_default();
+    let namespace = meta.namespace.as_deref().unwrap_or_default();
+    let former = context.stores.deployments.get(&ObjectRef::new(name).within(namespace));
+    let Some(former) = former.filter(|of| fetch::is_owned_by(&of.metadata, &owner.uid)) else {
+        return Ok(false);
+    };
+    if former.metadata.deletion_timestamp.is_some() {
+        return Ok(true);
+    }
+    let api = Api::<Deployment>::namespaced(context.client.clone(), namespace);
+    let what = || named("Deployment", Some(namespace), name);
+    let params = DeleteParams::foreground();
+    match context.calls.call("delete", what, api.delete(name, &params)).await {
+        Ok(_) => Ok(true),
+        // The cache will show it.
+        Err(error) if error.is_not_found() => Ok(true),
+        Err(error) => Err(error),
+    }
 }
 
 /// Makes the Secret with the API key, if nobody has. Returns the key that there is: the user may
@@ -131,11 +171,19 @@ async fn up_to_date(
     fetched: &Fetched,
 ) -> Result<(), JobError> {
     let api: Api<Pod> = Api::namespaced(context.client.clone(), template.namespace);
-    let selector = format!("{}={}", labels::JOB, template.job);
+    let selector = format!(
+        "{}={},{}={}",
+        labels::COMPONENT,
+        Component::Worker.as_str(),
+        labels::INSTANCE,
+        template.job
+    );
     let what = || named("Pods of", Some(template.namespace), template.job);
     let params = ListParams::default().labels(&selector);
     let live = context.calls.call("list", what, api.list_metadata(&params)).await?;
-    let live = live.items.iter().map(kube::ResourceExt::name_any);
+    let ours =
+        |pod: &&PartialObjectMeta<Pod>| fetched.is_worker(&pod.metadata, &template.owner.uid);
+    let live = live.items.iter().filter(ours).map(kube::ResourceExt::name_any);
     let mut live: Vec<String> = live.collect();
     let mut seen: Vec<String> = fetched.pods.iter().map(|pod| pod.name_any()).collect();
     live.sort();
@@ -168,7 +216,7 @@ async fn drain(
     name: &str,
     fetched: &Fetched,
 ) -> Result<(), CallError> {
-    let leads = |pod: &&std::sync::Arc<Pod>| lws::set_of(pod) == Some((name, true));
+    let leads = |pod: &&std::sync::Arc<Pod>| lws::set_of(&pod.metadata) == Some((name, true));
     let leader = fetched.pods.iter().find(leads).map(|pod| pod.name_any());
     let pod = leader.unwrap_or_else(|| name.to_owned());
     let api: Api<Pod> = Api::namespaced(context.client.clone(), namespace);

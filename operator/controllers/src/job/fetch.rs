@@ -7,17 +7,18 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{Node as KubeNode, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{DynamicObject, ListParams};
+use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt as _};
 use rollwright_crds::{ActionQueue, Name, ResourcePool, RewardService, RolloutJob};
 
 use super::fleet::{Nodes, Pool};
-use super::observe::{self, nodes_of_pool};
+use super::index::Index;
+use super::observe::nodes_of_pool;
 use super::validate::{Named, named_pools, queue_of};
 use super::{gateway, lws};
 use crate::context::Context;
 use crate::error::{CallError, named};
 use crate::labels::{self, Component};
-use crate::pool::{Requests, has_ended};
 
 /// What a job's reconciliation looks at.
 pub(super) struct Fetched {
@@ -35,8 +36,17 @@ pub(super) struct Fetched {
     pub(super) pools: BTreeMap<Name, Pool>,
     /// Where its gateway listens, once it runs.
     pub(super) gateway: Option<String>,
+    /// Its gateway was made, and is there.
+    pub(super) has_gateway: bool,
     /// Its API key, once there is one.
     pub(super) api_key: Option<Vec<u8>>,
+}
+
+impl Fetched {
+    /// Whether a pod is a worker of the job, or a part of one.
+    pub(super) fn is_worker(&self, meta: &ObjectMeta, owner: &str) -> bool {
+        is_worker(meta, owner, &self.sets)
+    }
 }
 
 /// Gathers it.
@@ -44,14 +54,19 @@ pub(super) async fn fetch(job: &RolloutJob, context: &Context) -> Result<Fetched
     let namespace = job.namespace().unwrap_or_default();
     let name = job.name_any();
     let mut named = named_objects(job, context, &namespace);
+    let uid = job.uid().unwrap_or_default();
     let mut sets = Vec::new();
-    let every = context.stores.pods.state();
-    let ours = |pod: &Pod| is_part(pod, &namespace, &name, Component::Worker);
-    let in_set = |pod: &Arc<Pod>| ours(pod) && lws::set_of(pod).is_some();
-    if wants_sets(job, &named) || every.iter().any(in_set) {
+    let labelled = context.jobs.index.pods_of(&namespace, &name);
+    let labelled = labelled.iter().filter_map(|pod| {
+        let reference = ObjectRef::new(pod).within(&namespace);
+        context.stores.pods.get(&reference)
+    });
+    let labelled: Vec<Arc<Pod>> = labelled.collect();
+    if wants_sets(job, &named) || labelled.iter().any(|pod| lws::set_of(&pod.metadata).is_some()) {
         named.groups = knows_sets(context).await?;
         if named.groups {
             sets = list_sets(context, &namespace, &name).await?;
+            sets.retain(|set| is_owned_by(&set.metadata, &uid));
         }
     }
     let nodes = context.stores.nodes.state();
@@ -69,7 +84,7 @@ pub(super) async fn fetch(job: &RolloutJob, context: &Context) -> Result<Fetched
             Pool { class: gpu.class.clone(), gpus_per_node: gpu.gpus_per_node, promised: 0 };
         pools.insert(pool.clone(), settings);
     }
-    promise(&mut pools, job, &context.stores.jobs.state(), &every);
+    promise(&mut pools, job, &context.stores.jobs.state(), &context.jobs.index);
     let key = context.secret(&namespace, &gateway::api_key_name(&name)).await?;
     // That of a job of the same name before this one is on its way out.
     let key = key.filter(|secret| !is_of_another(&secret.metadata, job));
@@ -77,12 +92,35 @@ pub(super) async fn fetch(job: &RolloutJob, context: &Context) -> Result<Fetched
         let key = secret.data.as_ref()?.get(gateway::API_KEY)?;
         Some(key.0.clone()).filter(|key| !key.is_empty())
     });
-    let gateway = every
-        .iter()
-        .filter(|pod| is_part(pod, &namespace, &name, Component::Gateway))
-        .find_map(|pod| address(pod));
-    let pods = every.into_iter().filter(|pod| ours(pod)).collect();
-    Ok(Fetched { named, cluster, pods, sets, nodes: all, pools, gateway, api_key })
+    let reference = ObjectRef::new(&gateway::name(&name)).within(&namespace);
+    let set = context.stores.stateful_sets.get(&reference);
+    let set = set.filter(|set| is_owned_by(&set.metadata, &uid));
+    let set_uid = set.and_then(|set| set.metadata.uid.clone());
+    let gateway = set_uid.as_ref().and_then(|set| {
+        let ours = |pod: &&Arc<Pod>| is_owned_by(&pod.metadata, set);
+        labelled.iter().filter(ours).find_map(|pod| address(pod))
+    });
+    let has_gateway = set_uid.is_some();
+    let ours = |pod: &Arc<Pod>| is_worker(&pod.metadata, &uid, &sets);
+    let pods = labelled.into_iter().filter(ours).collect();
+    Ok(Fetched { named, cluster, pods, sets, nodes: all, pools, gateway, has_gateway, api_key })
+}
+
+/// Whether the object of this uid controls another. Labels alone show nothing: anybody of the
+/// namespace may put them on a pod.
+pub(super) fn is_owned_by(meta: &ObjectMeta, uid: &str) -> bool {
+    let mut owners = meta.owner_references.iter().flatten();
+    owners.any(|owner| owner.controller == Some(true) && owner.uid == uid)
+}
+
+/// A worker's pod is the job's own, or that of one of its sets; those make their pods themselves.
+fn is_worker(meta: &ObjectMeta, uid: &str, sets: &[DynamicObject]) -> bool {
+    let component = meta.labels.as_ref().and_then(|labels| labels.get(labels::COMPONENT));
+    component.is_some_and(|of| of == Component::Worker.as_str())
+        && match lws::set_of(meta) {
+            None => is_owned_by(meta, uid),
+            Some((of, _)) => sets.iter().any(|set| set.metadata.name.as_deref() == Some(of)),
+        }
 }
 
 /// Whether it belongs to a job, and not to this one.
@@ -150,39 +188,12 @@ async fn list_sets(
     Ok(context.calls.call("list", what, api.list(&params)).await?.items)
 }
 
-/// A pod of the job's, by its labels.
-pub(super) fn is_part(pod: &Pod, namespace: &str, job: &str, component: Component) -> bool {
-    let labels = pod.metadata.labels.as_ref();
-    let is = |key: &str, value: &str| {
-        labels.and_then(|labels| labels.get(key)).is_some_and(|found| found == value)
-    };
-    pod.metadata.namespace.as_deref() == Some(namespace)
-        && is(labels::COMPONENT, component.as_str())
-        && is(labels::INSTANCE, job)
-}
-
-/// Books what others hold: where they run, or where workers of other jobs are to run.
-pub(super) fn take<'a>(nodes: &mut Nodes, others: impl Iterator<Item = &'a Arc<Pod>>) {
-    for pod in others.filter(|pod| !has_ended(pod)) {
-        let gpus = Requests::of(pod).gpus;
-        if gpus == 0 {
-            continue;
-        }
-        let place = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
-        let planned = observe::nodes_of(pod);
-        let place = place.or_else(|| planned.first().filter(|_| planned.len() == 1).cloned());
-        if let Some(node) = place.and_then(|place| nodes.get_mut(&place)) {
-            node.taken = node.taken.saturating_add(gpus);
-        }
-    }
-}
-
 /// Books what jobs before this one still wait for: those of higher priority, then the older.
 fn promise(
     pools: &mut BTreeMap<Name, Pool>,
     job: &RolloutJob,
     jobs: &[Arc<RolloutJob>],
-    pods: &[Arc<Pod>],
+    index: &Index,
 ) {
     let rank = |job: &RolloutJob| {
         let created = job.metadata.creation_timestamp.clone().map(|time| time.0);
@@ -204,15 +215,10 @@ fn promise(
         }
         let namespace = other.namespace().unwrap_or_default();
         let name = other.name_any();
-        for pod in pods.iter().filter(|pod| is_part(pod, &namespace, &name, Component::Worker)) {
-            let pool = pod.metadata.labels.as_ref().and_then(|labels| labels.get(labels::POOL));
-            if let Some(missing) = pool.and_then(|pool| missing.get_mut(pool.as_str())) {
-                *missing = missing.saturating_sub(Requests::of(pod).gpus);
-            }
-        }
         for (pool, gpus) in missing {
+            let held = index.gpus_of(&namespace, &name, pool);
             if let Some(pool) = pools.get_mut(pool) {
-                pool.promised = pool.promised.saturating_add(gpus);
+                pool.promised = pool.promised.saturating_add(gpus.saturating_sub(held));
             }
         }
     }

@@ -49,6 +49,20 @@ pub struct Node {
     pub taken: u32,
     /// Ready, and open to new pods.
     pub open: bool,
+    /// How the job's workers fared on it lately.
+    pub trust: Trust,
+}
+
+/// How far a node is trusted with a new worker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Trust {
+    /// None failed on it.
+    #[default]
+    Good,
+    /// One failed on it not long ago: others are better.
+    Low,
+    /// One failed on it just now: it gets none for a while.
+    None,
 }
 
 /// The nodes of a job's pools, by name.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::ByteString;
-use k8s_openapi::api::apps::v1::{Deployment, DeploymentSpec, DeploymentStrategy};
+use k8s_openapi::api::apps::v1::{StatefulSet, StatefulSetSpec};
 use k8s_openapi::api::core::v1::{
     ConfigMap, PersistentVolumeClaim, PersistentVolumeClaimSpec, Secret, Service, ServicePort,
     ServiceSpec, VolumeResourceRequirements,
@@ -65,23 +65,36 @@ pub struct Facts<'a> {
 pub struct Objects {
     /// What it keeps, where it is to survive the pod.
     pub claim: Option<PersistentVolumeClaim>,
-    /// What it reads at its start, and the keys of tokens.
+    /// What it reads at its start.
     pub config: ConfigMap,
-    /// `JOB:KEY` of its callers.
-    pub keys: Secret,
-    /// Token of `/metrics`.
-    pub metrics: Option<Secret>,
     /// Where callers find it.
     pub service: Service,
     /// Who reaches the workers: it alone.
     pub fence: NetworkPolicy,
     /// The process.
-    pub deployment: Deployment,
+    pub stateful_set: StatefulSet,
+}
+
+/// What a gateway reads while it runs, to know its callers: kept up to date also while nothing
+/// else of it can be built.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Identity {
+    /// The keys of tokens.
+    pub config: ConfigMap,
+    /// `JOB:KEY` of its callers.
+    pub keys: Secret,
+    /// Token of `/metrics`.
+    pub metrics: Option<Secret>,
 }
 
 /// Name of the gateway's objects.
 pub fn name(job: &str) -> String {
     format!("{job}-gateway")
+}
+
+/// Name of the ConfigMap with the keys of tokens.
+fn identity_name(job: &str) -> String {
+    format!("{}-identity", name(job))
 }
 
 /// Name of the Secret with the job's API key.
@@ -100,13 +113,21 @@ pub fn build(facts: &Facts<'_>) -> Result<Objects, serde_yaml::Error> {
     let hash = short_hash(&documents);
     Ok(Objects {
         claim: facts.claim(),
-        config: facts.config(documents),
-        keys: facts.secret("keys", "api-keys", facts.key_line()),
-        metrics: facts.metrics_token.map(|token| facts.secret("metrics", "token", token.to_vec())),
+        config: facts.config_map(name(facts.job), [(manifests::FILE, documents)]),
         service: facts.service(),
         fence: fence::workers(facts),
-        deployment: facts.deployment(&hash),
+        stateful_set: facts.stateful_set(&hash),
     })
+}
+
+/// Builds what it reads while it runs.
+pub fn identity(facts: &Facts<'_>) -> Identity {
+    let data = [("jwks.json", facts.issuer.jwks.clone()), ("issuer", facts.issuer.url.clone())];
+    Identity {
+        config: facts.config_map(identity_name(facts.job), data),
+        keys: facts.secret("keys", "api-keys", facts.key_line()),
+        metrics: facts.metrics_token.map(|token| facts.secret("metrics", "token", token.to_vec())),
+    }
 }
 
 /// The Secret with a new API key: made once, and then the user's to change.
@@ -167,14 +188,9 @@ impl Facts<'_> {
         })
     }
 
-    fn config(&self, documents: String) -> ConfigMap {
-        let data = [
-            (manifests::FILE, documents),
-            ("jwks.json", self.issuer.jwks.clone()),
-            ("issuer", self.issuer.url.clone()),
-        ];
+    fn config_map<const N: usize>(&self, name: String, data: [(&str, String); N]) -> ConfigMap {
         ConfigMap {
-            metadata: self.metadata(name(self.job)),
+            metadata: self.metadata(name),
             data: Some(data.map(|(key, value)| (key.to_owned(), value)).into()),
             ..ConfigMap::default()
         }
@@ -213,19 +229,19 @@ impl Facts<'_> {
         }
     }
 
-    fn deployment(&self, hash: &str) -> Deployment {
-        Deployment {
+    /// Two at once would be two books over the same workers and the same disk: of a StatefulSet
+    /// there is at most one pod, also while its node cannot be asked whether that still runs.
+    fn stateful_set(&self, hash: &str) -> StatefulSet {
+        StatefulSet {
             metadata: self.metadata(name(self.job)),
-            spec: Some(DeploymentSpec {
+            spec: Some(StatefulSetSpec {
                 replicas: Some(1),
-                // Two at once would be two books over the same workers and the same disk.
-                strategy: Some(DeploymentStrategy {
-                    type_: Some("Recreate".into()),
-                    rolling_update: None,
-                }),
+                // Of a pod that never gets ready a mended template takes the place at once.
+                pod_management_policy: Some("Parallel".into()),
+                service_name: Some(name(self.job)),
                 selector: self.selector(),
                 template: self.pod(hash),
-                ..DeploymentSpec::default()
+                ..StatefulSetSpec::default()
             }),
             status: None,
         }

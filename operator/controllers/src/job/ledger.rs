@@ -15,7 +15,7 @@ const LONGEST: Duration = Duration::from_secs(30);
 
 /// The book of all jobs.
 #[derive(Debug, Default)]
-pub struct Ledger {
+pub(super) struct Ledger {
     made: Mutex<BTreeMap<Key, Entry>>,
 }
 
@@ -32,7 +32,7 @@ struct Entry {
 impl Ledger {
     /// Opens the book: nobody else decides until it is closed. What `shown` says is in the cache,
     /// and what is too old, is struck out.
-    pub fn open(&self, shown: impl Fn(&str, &str) -> bool, now: Instant) -> Book<'_> {
+    pub(super) fn open(&self, shown: impl Fn(&str, &str) -> bool, now: Instant) -> Book<'_> {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         made.retain(|(namespace, name), entry| {
             !shown(namespace, name) && now.saturating_duration_since(entry.at) < LONGEST
@@ -41,7 +41,7 @@ impl Ledger {
     }
 
     /// They were not made after all, as far as is known.
-    pub fn forget<'a>(&self, namespace: &str, names: impl Iterator<Item = &'a String>) {
+    pub(super) fn forget<'a>(&self, namespace: &str, names: impl Iterator<Item = &'a String>) {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         for name in names {
             made.remove(&(namespace.to_owned(), name.clone()));
@@ -51,14 +51,14 @@ impl Ledger {
 
 /// The open book.
 #[derive(Debug)]
-pub struct Book<'a> {
+pub(super) struct Book<'a> {
     made: MutexGuard<'a, BTreeMap<Key, Entry>>,
     now: Instant,
 }
 
 impl Book<'_> {
     /// Counts what other jobs made as taken.
-    pub fn take(&self, namespace: &str, job: &str, nodes: &mut Nodes) {
+    pub(super) fn take(&self, namespace: &str, job: &str, nodes: &mut Nodes) {
         let others =
             self.made.iter().filter(|((of, _), entry)| of != namespace || entry.job != job);
         for (_, entry) in others {
@@ -71,7 +71,7 @@ impl Book<'_> {
     }
 
     /// Notes a worker that is about to be made.
-    pub fn note(&mut self, namespace: &str, job: &str, name: &str, placement: &Placement) {
+    pub(super) fn note(&mut self, namespace: &str, job: &str, name: &str, placement: &Placement) {
         let entry = Entry { job: job.to_owned(), placement: placement.clone(), at: self.now };
         self.made.insert((namespace.to_owned(), name.to_owned()), entry);
     }

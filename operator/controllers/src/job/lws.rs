@@ -4,6 +4,7 @@
 //! installed, so the object is built as JSON.
 
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
 use serde_json::json;
 
@@ -56,8 +57,8 @@ pub(super) fn build(
 }
 
 /// The set that a pod belongs to, and whether it leads.
-pub(super) fn set_of(pod: &Pod) -> Option<(&str, bool)> {
-    let labels = pod.metadata.labels.as_ref()?;
+pub(super) fn set_of(meta: &ObjectMeta) -> Option<(&str, bool)> {
+    let labels = meta.labels.as_ref()?;
     let leads = labels.get(INDEX).is_some_and(|index| index == "0");
     Some((labels.get(SET)?, leads))
 }

@@ -1,9 +1,10 @@
 //! `RolloutJob`: its generation workers and its gateway.
 //!
 //! Five steps: fetch what the job names and what there is; validate; plan and build (pure);
-//! apply; status. Nothing is kept between two passes but what the API server keeps: that a
-//! worker is drained stands on its pod.
+//! apply; status. What has to be known in the next pass stands on the API server: that a worker
+//! is drained, on its pod. What is kept in memory ([`Remembered`]) spares work and waits.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,11 +13,10 @@ use kube::runtime::controller::Action;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Resource as _, ResourceExt as _};
 use rollwright_crds::RolloutJob;
-use rollwright_crds::engine::EngineType;
 
 use self::converge::{Bounds, Steps, converge};
 use self::fetch::{Fetched, fetch};
-use self::fleet::{Stage, Worker};
+use self::fleet::{Stage, Trust, Worker};
 use self::observe::{Clock, Heard, Seen};
 use self::plan::{Ground, Placement, Plan, plan, wants};
 use self::status::Outcome;
@@ -25,13 +25,12 @@ use self::worker::Template;
 use crate::context::Context;
 use crate::controller::{Controller, all, those};
 use crate::error::{CallError, Categorised};
-use crate::gateway_client::{GatewayClient, GatewayError, JobState, WishedWorker};
 use crate::labels::{self, Component};
 use crate::stores::Stores;
 use crate::watch::{Change, What};
-use rollwright_core::router::Role;
 
 mod apply;
+mod ask;
 pub mod converge;
 pub mod engine;
 mod fetch;
@@ -39,16 +38,52 @@ mod fetch;
 pub(crate) mod fixtures;
 pub mod fleet;
 pub mod gateway;
+mod index;
 mod ledger;
 mod lws;
 pub mod observe;
 pub mod plan;
+mod setbacks;
 pub mod status;
 mod tell;
 pub mod validate;
 pub mod worker;
 
-pub use ledger::Ledger;
+use ask::Answers;
+use index::Index;
+use ledger::Ledger;
+use setbacks::Setbacks;
+
+/// What is remembered of jobs between two passes, in memory alone: without it things are only
+/// slower.
+#[derive(Debug, Default)]
+pub struct Remembered {
+    /// Workers that were made and that the cache of pods does not show yet.
+    ledger: Ledger,
+    /// Whose each pod is.
+    index: Index,
+    /// Workers that fail, and where.
+    setbacks: Setbacks,
+    /// What gateways said last.
+    answers: Answers,
+}
+
+impl Remembered {
+    /// Follows what the watches see. To be told before the controllers are.
+    pub(crate) fn follow(&self, change: &Change<'_>, stores: &Stores) {
+        self.index.follow(change, || stores.pods.state());
+    }
+}
+
+/// Whether two versions of a job ask for the same: of its status nobody but we write.
+pub(crate) fn asks_the_same(before: &RolloutJob, after: &RolloutJob) -> bool {
+    let cut = |job: &RolloutJob| {
+        let mut meta = job.metadata.clone();
+        meta.resource_version = None;
+        meta
+    };
+    before.spec == after.spec && cut(before) == cut(after)
+}
 
 /// Between two looks while workers come, go, or the gateway is silent.
 const SOON: Duration = Duration::from_secs(5);
@@ -127,7 +162,14 @@ impl Controller for RolloutJobs {
                         && named.into_iter().any(|of| of.name.as_str() == name)
                 })
             }
-            What::Pod(pod) => affected_by(pod),
+            // A pod of others frees or takes GPUs of a node: the jobs that wait for those look
+            // again by themselves.
+            What::Pod(pod) => {
+                let job = index::job_of(pod);
+                job.map(|(namespace, job)| ObjectRef::new(&job).within(&namespace))
+                    .into_iter()
+                    .collect()
+            }
             What::Owned(_, meta) => {
                 let instance = meta.labels.as_ref().and_then(|all| all.get(labels::INSTANCE));
                 let gateway = meta.labels.as_ref().and_then(|all| all.get(labels::COMPONENT))
@@ -138,7 +180,14 @@ impl Controller for RolloutJobs {
                 };
                 vec![ObjectRef::new(instance).within(namespace)]
             }
-            What::Node(_) | What::Everything => all(&stores.jobs),
+            What::Node(node) => those(&stores.jobs, |job| {
+                let pools = validate::named_pools(&job.spec);
+                let mut pools = pools.into_iter().filter_map(|name| stores.pool(name));
+                pools.any(|pool| {
+                    pool.spec.gpu.as_ref().is_some_and(|gpu| observe::selects(gpu, node))
+                })
+            }),
+            What::Everything => all(&stores.jobs),
         }
     }
 
@@ -150,27 +199,12 @@ impl Controller for RolloutJobs {
     }
 }
 
-/// Whose worker or gateway it is. A pod of others frees or takes GPUs of a node: the jobs that
-/// wait for those look again by themselves.
-fn affected_by(pod: &Pod) -> Vec<ObjectRef<RolloutJob>> {
-    let labels = pod.metadata.labels.as_ref();
-    let get = |key: &str| labels.and_then(|labels| labels.get(key)).map(String::as_str);
-    let component = get(labels::COMPONENT);
-    let ours = [Component::Worker, Component::Gateway].map(|of| Some(of.as_str()));
-    match (get(labels::INSTANCE), &pod.metadata.namespace) {
-        (Some(job), Some(namespace)) if ours.contains(&component) => {
-            vec![ObjectRef::new(job).within(namespace)]
-        }
-        _ => Vec::new(),
-    }
-}
-
 /// One pass.
 async fn pass(job: &RolloutJob, context: &Context) -> Result<Action, JobError> {
     let namespace = job.namespace().unwrap_or_default();
     let name = job.name_any();
     let Some(owner) = job.controller_owner_ref(&()) else { return Ok(Action::await_change()) };
-    let fetched = fetch(job, context).await?;
+    let mut fetched = fetch(job, context).await?;
     let mut problems = validate::problems(job, &fetched.named);
     let template = Template {
         namespace: &namespace,
@@ -184,7 +218,7 @@ async fn pass(job: &RolloutJob, context: &Context) -> Result<Action, JobError> {
 
     let issuer = context.issuer();
     let gateway_stopped = problems.iter().any(|problem| problem.stops == Stops::All);
-    if !gateway_stopped {
+    if !gateway_stopped || fetched.has_gateway {
         let key = match &fetched.api_key {
             Some(key) => Some(key.clone()),
             None => apply::api_key(context, &apply::new_api_key(&template)).await?,
@@ -209,18 +243,27 @@ async fn pass(job: &RolloutJob, context: &Context) -> Result<Action, JobError> {
                 metrics_token: metrics_token.as_deref(),
                 settings: &context.settings,
             };
-            let runs = fetched.gateway.is_some();
-            apply::gateway(context, &gateway::build(&facts)?, runs).await?;
+            // One that runs while its job is at odds with others still has to know its callers.
+            apply::identity(context, &gateway::identity(&facts)).await?;
+            if !gateway_stopped {
+                let runs = fetched.gateway.is_some();
+                apply::gateway(context, &owner, &gateway::build(&facts)?, runs).await?;
+            }
         }
     }
 
     let clock = Clock { now: context.now(), drain: job.spec.allocation.drain_timeout.duration() };
-    let (heard, state) = ask(job, context, &fetched, &template, clock).await;
-    let seen = see(&fetched, &template, &heard, clock);
+    let known = see(&fetched, &template, &Heard::default(), clock);
+    let (heard, state) = ask::ask(job, context, &fetched, &known).await;
+    let mut seen = see(&fetched, &template, &heard, clock);
+    let setbacks = &context.jobs.setbacks;
+    setbacks.judge(&owner.uid, &mut seen, &mut fetched.nodes, Instant::now());
     let workers: Vec<Worker> = seen.iter().map(|seen| seen.worker.clone()).collect();
 
     let Decision { planned, minimum, steps, made } =
         decide(job, context, &fetched, &problems, &workers, heard.workers.is_some());
+    let resting = fetched.nodes.iter().filter(|(_, node)| node.trust == Trust::None);
+    let resting: Vec<&str> = resting.map(|(name, _)| name.as_str()).collect();
     let why = state.as_ref().err().map(ToString::to_string).unwrap_or_default();
     let outcome = Outcome {
         problems: &problems,
@@ -231,12 +274,13 @@ async fn pass(job: &RolloutJob, context: &Context) -> Result<Action, JobError> {
         minimum,
         job: state.as_ref().map_err(|_| why.as_str()),
         unfinished: steps.unfinished,
+        resting: &resting,
     };
     tell::say(job, context, &outcome, clock).await?;
     // After the status: what goes below the minimum is said before it is done.
     let taken = apply::steps(context, &template, &fetched, &made, &steps.steps).await;
     if taken.is_err() {
-        context.placements.forget(&namespace, made.iter().map(|(name, _)| name));
+        context.jobs.ledger.forget(&namespace, made.iter().map(|(name, _)| name));
     }
     tell::announce(job, context, &seen, &steps).await;
     taken?;
@@ -285,11 +329,10 @@ fn decide(
     let pods = &context.stores.pods;
     let shown =
         |namespace: &str, name: &str| pods.get(&ObjectRef::new(name).within(namespace)).is_some();
-    let mut book = context.placements.open(shown, Instant::now());
+    let mut book = context.jobs.ledger.open(shown, Instant::now());
     let mut nodes = fetched.nodes.clone();
-    let every = pods.state();
-    let ours = |pod: &Pod| fetch::is_part(pod, &namespace, &name, Component::Worker);
-    fetch::take(&mut nodes, every.iter().filter(|pod| !ours(pod)));
+    let ours: BTreeSet<String> = fetched.pods.iter().map(|pod| pod.name_any()).collect();
+    context.jobs.index.take(&mut nodes, |(of, pod)| *of == namespace && ours.contains(pod));
     book.take(&namespace, &name, &mut nodes);
 
     let (wants, ground) = wants(&job.spec, &fetched.pools);
@@ -309,62 +352,17 @@ fn decide(
     Decision { planned: Some((plan, ground)), minimum, steps, made }
 }
 
-/// Tells the gateway which workers there are, and asks how they and the job are.
-async fn ask(
-    job: &RolloutJob,
-    context: &Context,
-    fetched: &Fetched,
-    template: &Template<'_>,
-    clock: Clock,
-) -> (Heard, Result<JobState, GatewayError>) {
-    let Some(address) = &fetched.gateway else {
-        let fault = "no pod of it runs".to_owned();
-        let address = gateway::endpoint(template.namespace, template.job);
-        return (Heard::default(), Err(GatewayError::Unreachable { address, fault }));
-    };
-    let client = GatewayClient { address: address.clone(), token: context.token.as_ref() };
-    let known = see(fetched, template, &Heard::default(), clock);
-    let wished: Vec<WishedWorker> = known.iter().filter_map(|seen| wished(job, seen)).collect();
-    let states = match client.set_workers(&wished).await {
-        Ok(states) => states,
-        Err(error) => return (Heard::default(), Err(error)),
-    };
-    let states = states.into_iter().map(|state| (state.name.clone(), state)).collect();
-    (Heard { workers: Some(states) }, client.status().await)
-}
-
-/// A worker as the gateway is told of it: once its engine has been up, until it is deleted.
-fn wished(job: &RolloutJob, seen: &Seen) -> Option<WishedWorker> {
-    let worker = &seen.worker;
-    if !seen.started || matches!(worker.stage, Stage::Leaving | Stage::Ended) {
-        return None;
-    }
-    let ip = seen.ip.as_deref()?;
-    let host = if ip.contains(':') { format!("[{ip}]") } else { ip.to_owned() };
-    let prefill = worker.kind.role == Role::Prefill;
-    let bootstraps = prefill && job.spec.engine.kind == EngineType::SGLang;
-    Some(WishedWorker {
-        name: worker.name.clone(),
-        url: format!("http://{host}:{}", job.spec.engine.port),
-        class: seen.class.clone(),
-        role: worker.kind.role.as_str(),
-        slots: job.spec.engine.slots,
-        drain: worker.stage == Stage::Draining,
-        bootstrap_port: bootstraps.then_some(engine::BOOTSTRAP_PORT),
-    })
-}
-
 /// The job's workers.
 fn see(fetched: &Fetched, template: &Template<'_>, heard: &Heard, clock: Clock) -> Vec<Seen> {
     let one = |pod: &Pod, name: &str| {
         let hash = |kind: &fleet::Kind| template.hash(kind);
         observe::worker(pod, name, hash, &fetched.cluster, heard, clock)
     };
-    let alone = fetched.pods.iter().filter(|pod| lws::set_of(pod).is_none());
+    let alone = fetched.pods.iter().filter(|pod| lws::set_of(&pod.metadata).is_none());
     let mut seen: Vec<Seen> = alone.filter_map(|pod| one(pod, &pod.name_any())).collect();
     for set in &fetched.sets {
         let name = set.name_any();
-        let leads = |pod: &&Arc<Pod>| lws::set_of(pod) == Some((name.as_str(), true));
+        let leads = |pod: &&Arc<Pod>| lws::set_of(&pod.metadata) == Some((name.as_str(), true));
         let leader = fetched.pods.iter().find(leads);
         let found = match leader {
             Some(pod) => one(pod, &name),

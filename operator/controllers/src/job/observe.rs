@@ -9,7 +9,7 @@ use k8s_openapi::jiff::Timestamp;
 use rollwright_crds::Name;
 use rollwright_crds::pool::GpuPool;
 
-use super::fleet::{Kind, Node, Nodes, Stage, Worker};
+use super::fleet::{Kind, Node, Nodes, Stage, Trust, Worker};
 use super::worker::{CLASS, DRAINING, NODES, TEMPLATE};
 use crate::gateway_client::WorkerState;
 use crate::labels;
@@ -19,6 +19,10 @@ use rollwright_core::router::Role;
 /// Restarts after which a worker that does not come up is removed; with the kubelet's growing
 /// waits (10 s, doubled up to 5 min) that is after some five minutes.
 pub const MOST_RESTARTS: i32 = 5;
+
+/// The kubelet's words for a container that is on its way.
+const PREPARING_CONTAINER: &str = "ContainerCreating";
+const PREPARING_POD: &str = "PodInitializing";
 
 /// What the gateway said, or that it said nothing.
 #[derive(Clone, Debug, Default)]
@@ -49,8 +53,39 @@ pub struct Seen {
     pub started: bool,
     /// Why it does not come up, in the kubelet's or the scheduler's words.
     pub trouble: Option<String>,
+    /// What keeps it from serving, if that is bad enough to give it up in the end.
+    pub trial: Option<Trial>,
+    /// It failed for good, by what its node or its own program did.
+    pub failed: bool,
     /// Policy version that it holds.
     pub version: Option<i64>,
+}
+
+/// A state that is only borne for a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trial {
+    /// Its node takes no new pods, and it is not on it yet.
+    Closed,
+    /// The scheduler does not let it on its node.
+    Refused,
+    /// Its container does not begin: no image, no such secret.
+    NotCreated,
+    /// Its container is being prepared.
+    Preparing,
+    /// Its engine answers the kubelet, and not the gateway.
+    Unhealthy,
+}
+
+impl Trial {
+    /// How long it is borne.
+    pub(super) fn patience(self) -> Duration {
+        match self {
+            Self::Closed => Duration::ZERO,
+            Self::Refused | Self::NotCreated | Self::Unhealthy => Duration::from_mins(5),
+            // Images of engines are large.
+            Self::Preparing => Duration::from_hours(1),
+        }
+    }
 }
 
 /// The worker that a pod is, or leads. `None` where its labels are not a worker's.
@@ -100,6 +135,12 @@ pub fn worker(
     let current = labels.and_then(|all| all.get(TEMPLATE)) == Some(&template(&kind));
     let worker = Worker { name: name.to_owned(), kind, nodes: places, stage, current, idle };
     let trouble = if ready { None } else { trouble(pod) };
+    let trial = match (stage, ready) {
+        (Stage::Starting, true) => said.and_then(unhealthy),
+        (Stage::Starting, false) => trial(pod, &worker.nodes, nodes),
+        _ => None,
+    };
+    let failed = stage == Stage::Failing || phase == "Failed";
     let version = said.and_then(|worker| worker.version);
     Some(Seen {
         worker,
@@ -107,16 +148,45 @@ pub fn worker(
         ip,
         started: started(pod),
         trouble,
+        trial,
+        failed,
         version,
     })
 }
 
 /// States in which a worker is counted on, an update of its weights included.
-fn serves(state: &WorkerState) -> bool {
+pub(super) fn serves(state: &WorkerState) -> bool {
     matches!(
         state.state.as_str(),
         "serving" | "updating" | "pulling" | "suspended" | "reserved" | "ready" | "held"
     )
+}
+
+fn unhealthy(state: &WorkerState) -> Option<Trial> {
+    let states = ["unhealthy", "circuit_open", "probing", "out"];
+    states.contains(&state.state.as_str()).then_some(Trial::Unhealthy)
+}
+
+fn trial(pod: &Pod, places: &[String], nodes: &BTreeMap<String, Arc<KubeNode>>) -> Option<Trial> {
+    let status = pod.status.as_ref()?;
+    let conditions = status.conditions.iter().flatten();
+    let refused = conditions.into_iter().find(|of| of.type_ == "PodScheduled");
+    if let Some(refused) = refused.filter(|of| of.status == "False") {
+        // It waits for leave of a queue of Kubernetes' own; that is no fault.
+        if refused.reason.as_deref() == Some("SchedulingGated") {
+            return None;
+        }
+        let closed = |place: &String| nodes.get(place).is_some_and(|node| !is_open(node));
+        return Some(if places.iter().any(closed) { Trial::Closed } else { Trial::Refused });
+    }
+    let containers = status.container_statuses.iter().flatten();
+    let mut waiting = containers.filter_map(|of| of.state.as_ref()?.waiting.as_ref());
+    match waiting.find_map(|of| of.reason.as_deref())? {
+        PREPARING_CONTAINER | PREPARING_POD => Some(Trial::Preparing),
+        // Restarts are counted.
+        "CrashLoopBackOff" => None,
+        _ => Some(Trial::NotCreated),
+    }
 }
 
 fn kind_of(pod: &Pod) -> Option<Kind> {
@@ -160,7 +230,7 @@ fn trouble(pod: &Pod) -> Option<String> {
     for container in status.container_statuses.iter().flatten() {
         let waiting = container.state.as_ref().and_then(|state| state.waiting.as_ref());
         let Some(reason) = waiting.and_then(|waiting| waiting.reason.as_deref()) else { continue };
-        if !matches!(reason, "ContainerCreating" | "PodInitializing") {
+        if !matches!(reason, PREPARING_CONTAINER | PREPARING_POD) {
             let message = waiting.and_then(|waiting| waiting.message.as_deref());
             return Some(match message {
                 Some(message) => format!("{reason}: {message}"),
@@ -173,24 +243,27 @@ fn trouble(pod: &Pod) -> Option<String> {
     refused.then(|| scheduled.message.clone().or_else(|| scheduled.reason.clone())).flatten()
 }
 
+/// Whether a node is one of a pool's, by its labels.
+pub fn selects(pool: &GpuPool, node: &KubeNode) -> bool {
+    let labels = node.metadata.labels.as_ref();
+    let has =
+        |(key, value): (&String, &String)| labels.and_then(|labels| labels.get(key)) == Some(value);
+    pool.node_selector.iter().all(has)
+}
+
 /// The nodes of a pool, without what is taken on them.
 pub fn nodes_of_pool(
     name: &Name,
     pool: &GpuPool,
     nodes: &BTreeMap<String, Arc<KubeNode>>,
 ) -> Nodes {
-    let selected = nodes.iter().filter(|(_, node)| {
-        let labels = node.metadata.labels.as_ref();
-        let has = |(key, value): (&String, &String)| {
-            labels.and_then(|labels| labels.get(key)) == Some(value)
-        };
-        pool.node_selector.iter().all(has)
-    });
+    let selected = nodes.iter().filter(|(_, node)| selects(pool, node));
     let node = |node: &KubeNode| Node {
         pool: name.clone(),
         gpus: Size::of(node).gpus,
         taken: 0,
         open: is_open(node),
+        trust: Trust::Good,
     };
     selected
         .map(|(name, found)| (name.clone(), node(found)))

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rollwright_crds::Name;
 
-use super::fleet::{Kind, Node, Nodes, Pool, Stage, Worker};
+use super::fleet::{Kind, Node, Nodes, Pool, Stage, Trust, Worker};
 use rollwright_core::router::Role;
 
 mod wants;
@@ -233,6 +233,7 @@ impl<'a> Planner<'a> {
         let fits = |(name, node): &(&'a String, &'a Node)| {
             node.pool == *pool
                 && node.open
+                && node.trust != Trust::None
                 && self.room.get(name.as_str()).is_some_and(|room| *room >= gpus)
         };
         let mut fitting: Vec<_> = self
@@ -251,7 +252,8 @@ impl<'a> Planner<'a> {
     /// How good a node is for a worker that takes `gpus` of it.
     fn score(&self, node: &str, gpus: u32) -> Score {
         let room = self.room.get(node).copied().unwrap_or(0);
-        let (mut held, mut vanishing, mut failing) = (0, 0, false);
+        let (mut held, mut vanishing) = (0, 0);
+        let mut failing = self.nodes.get(node).is_some_and(|node| node.trust != Trust::Good);
         for worker in self.at.get(node).into_iter().flatten() {
             if worker.vanishing() {
                 vanishing += worker.gpus_per_node();
@@ -276,7 +278,7 @@ impl<'a> Planner<'a> {
 /// How good a node is for a new worker, the least first.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Score {
-    /// A worker of the job fails on it.
+    /// A worker of the job fails on it, or did lately.
     failing: bool,
     /// GPUs of the job's workers that would have to go.
     displaced: u32,

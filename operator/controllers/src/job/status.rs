@@ -40,6 +40,8 @@ pub struct Outcome<'a> {
     pub job: Result<&'a JobState, &'a str>,
     /// Workers are replaced, drained or on their way.
     pub unfinished: bool,
+    /// Nodes that get no worker for a while, as one failed on them.
+    pub resting: &'a [&'a str],
 }
 
 impl Outcome<'_> {
@@ -252,7 +254,17 @@ fn progressing(outcome: &Outcome<'_>) -> Wish {
             .map(|(kind, count)| format!("{count} of degree {} on `{}`", kind.degree, kind.pool))
             .collect();
         let message = format!("no room for {}", pools.join(", "));
-        return Wish::is_true(types::PROGRESSING, reasons::WAITING_FOR_GPUS, message);
+        if outcome.resting.is_empty() {
+            return Wish::is_true(types::PROGRESSING, reasons::WAITING_FOR_GPUS, message);
+        }
+        let named = outcome.resting.iter().take(MOST_TROUBLES).copied().collect::<Vec<_>>();
+        let message = format!(
+            "{message}: a worker failed on {} of the nodes ({}), which get another one after a \
+             wait",
+            outcome.resting.len(),
+            named.join(", ")
+        );
+        return Wish::is_true(types::PROGRESSING, reasons::WORKERS_FAILING, message);
     }
     if !troubles.is_empty() {
         return Wish::is_true(types::PROGRESSING, reasons::WAITING_FOR_PODS, troubles);

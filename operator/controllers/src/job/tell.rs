@@ -6,7 +6,7 @@ use rollwright_crds::conditions::types;
 
 use super::converge::{Step, Steps};
 use super::fleet::Stage;
-use super::observe::{self, Clock, Seen};
+use super::observe::{Clock, Seen, Trial};
 use super::status::{self, Outcome};
 use crate::apply::Site;
 use crate::conditions::{self, Wish};
@@ -60,12 +60,13 @@ pub(super) async fn announce(job: &RolloutJob, context: &Context, seen: &[Seen],
         let given_up =
             |seen: &&Seen| seen.worker.name == *name && seen.worker.stage == Stage::Failing;
         let Some(seen) = seen.iter().find(given_up) else { continue };
-        let trouble = seen.trouble.as_deref().unwrap_or("it does not become ready");
-        let note = format!(
-            "worker {name} on {} failed {} times and more: {trouble}",
-            seen.worker.nodes.join(", "),
-            observe::MOST_RESTARTS
-        );
+        let trouble = match (&seen.trouble, seen.trial) {
+            (Some(said), _) => said.as_str(),
+            (None, Some(Trial::Unhealthy)) => "it does not serve the gateway",
+            (None, _) => "it does not become ready",
+        };
+        let nodes = seen.worker.nodes.join(", ");
+        let note = format!("worker {name} on {nodes} is given up: {trouble}");
         context.events.warning(job, "ReplaceWorker", "WorkerFailed", note).await;
     }
 }

@@ -7,9 +7,11 @@ use rollwright_crds::pool::GpuRole;
 use rollwright_crds::reward::RewardServiceSpec;
 use rollwright_crds::{ActionQueue, Name, ResourcePool, RewardService, RolloutJob, RolloutJobSpec};
 
-/// Longest name of a job: `NAME-worker-abcdefgh` and `NAME-gateway-metrics` are names and
-/// label values, of at most 63 characters.
-const LONGEST_NAME: usize = 46;
+mod unavailable;
+
+/// Longest name of a job: `NAME-worker-abcdefgh`, `NAME-gateway-metrics` and the revision of a
+/// StatefulSet, `NAME-gateway-0123456789`, are names and label values of at most 63 characters.
+const LONGEST_NAME: usize = 44;
 
 /// What a job names, as far as it is there.
 #[derive(Clone, Debug, Default)]
@@ -79,6 +81,9 @@ pub fn problems(job: &RolloutJob, named: &Named) -> Vec<Problem> {
     }
     for violation in job.spec.validate() {
         say(reasons::UNSUPPORTED, violation.to_string());
+    }
+    for sentence in unavailable::sentences(&job.spec) {
+        say(reasons::UNSUPPORTED, sentence);
     }
     if let Some(queue) = &job.spec.action_queue {
         let of = queue.namespace.as_deref().unwrap_or(namespace);

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use rollwright_crds::Name;
 
 use super::*;
-use crate::job::fleet::{Kind, Node, Pool};
+use crate::job::fleet::{Kind, Node, Pool, Trust};
 use crate::job::plan::{Want, plan};
 use rollwright_core::router::Role;
 
@@ -30,7 +30,7 @@ struct World {
 impl World {
     fn new(nodes: u32, gpus: u32, wants: &[(u32, u32)]) -> Self {
         let pool = name("a");
-        let node = Node { pool: pool.clone(), gpus, taken: 0, open: true };
+        let node = Node { pool: pool.clone(), gpus, taken: 0, open: true, trust: Trust::Good };
         let settings = Pool { class: name("h20"), gpus_per_node: gpus, promised: 0 };
         let mut world = Self {
             pools: [(pool, settings)].into(),

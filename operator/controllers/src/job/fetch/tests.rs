@@ -2,43 +2,50 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
 use super::*;
 use crate::job::fixtures;
-use crate::job::fleet::Node;
+use crate::watch::{Change, What};
 
 fn name(text: &str) -> Name {
     text.parse().unwrap()
 }
 
-/// A pod of `gpus` GPUs, with more of its metadata.
-fn pod(gpus: u32, node: &str, phase: &str, metadata: &str) -> Arc<Pod> {
+/// A worker of a job, with this node and these GPUs.
+fn worker_of(job: &str, called: &str) -> Pod {
     let text = format!(
-        "metadata: {{name: p, namespace: research{metadata}}}\nspec:\n  nodeName: {node}\n  \
-         containers: [{{name: c, resources: {{limits: {{nvidia.com/gpu: '{gpus}'}}}}}}]\nstatus: \
-         {{phase: {phase}}}\n"
+        "metadata: {{name: {called}, namespace: research, labels: {{app.kubernetes.io/component: \
+         worker, app.kubernetes.io/instance: {job}, rollwright.dev/pool: h20}}}}\nspec: {{nodeName: \
+         n0, containers: [{{name: c, resources: {{limits: {{nvidia.com/gpu: '2'}}}}}}]}}\n"
     );
-    Arc::new(serde_yaml::from_str(&text).unwrap())
+    serde_yaml::from_str(&text).unwrap()
 }
 
-fn worker_of(job: &str, gpus: u32) -> Arc<Pod> {
-    let labels = format!(
-        ", labels: {{app.kubernetes.io/component: worker, app.kubernetes.io/instance: {job}, \
-         rollwright.dev/pool: h20}}"
+/// Metadata with these labels and the uid of a controlling owner.
+fn meta(labels: &str, owner: &str) -> ObjectMeta {
+    let text = format!(
+        "name: w\nlabels: {{app.kubernetes.io/component: {labels}}}\nownerReferences: [{{apiVersion: \
+         v1, kind: K, name: o, uid: {owner}, controller: true}}]\n"
     );
-    pod(gpus, "n0", "Running", &labels)
+    serde_yaml::from_str(&text).unwrap()
 }
 
 #[test]
-fn others_hold_what_they_run_and_what_they_are_pinned_to() {
-    let node = Node { pool: name("h20"), gpus: 8, taken: 0, open: true };
-    let mut nodes: Nodes = [("n0".to_owned(), node.clone()), ("n1".to_owned(), node)].into();
-    let pods = [
-        pod(2, "n0", "Running", ""),
-        pod(1, "n0", "Succeeded", ""),
-        pod(3, "null", "Pending", ", annotations: {rollwright.dev/nodes: n1}"),
-        pod(1, "elsewhere", "Running", ""),
-        pod(0, "n0", "Running", ""),
-    ];
-    take(&mut nodes, pods.iter());
-    assert_eq!((nodes["n0"].taken, nodes["n1"].taken), (2, 3));
+fn a_pod_is_a_worker_by_its_owner_and_not_by_its_labels() {
+    let set: DynamicObject = serde_yaml::from_str(
+        "apiVersion: leaderworkerset.x-k8s.io/v1\nkind: LeaderWorkerSet\nmetadata: {name: large}\n",
+    )
+    .unwrap();
+    let ours = |meta: &ObjectMeta| is_worker(meta, "job", std::slice::from_ref(&set));
+    assert!(ours(&meta("worker", "job")));
+    assert!(!ours(&meta("worker", "another")), "a job of the same name before this one, or a copy");
+    assert!(!ours(&meta("gateway", "job")));
+    let mut copy = meta("worker", "job");
+    copy.owner_references = None;
+    assert!(!ours(&copy), "`kubectl debug --copy-to`");
+    let of_set = |name: &str| {
+        let more = format!("worker, leaderworkerset.sigs.k8s.io/name: {name}");
+        meta(&more, "a StatefulSet's")
+    };
+    assert!(ours(&of_set("large")));
+    assert!(!ours(&of_set("somebody-elses")));
 }
 
 /// A job with `wanted` workers of degree 2 of which `ready` serve.
@@ -58,10 +65,14 @@ fn job(called: &str, priority: i32, created: &str, wanted: u32, ready: u32) -> A
 
 #[test]
 fn jobs_before_this_one_come_first() {
-    let promised = |own: &RolloutJob, jobs: &[Arc<RolloutJob>], pods: &[Arc<Pod>]| {
+    let promised = |own: &RolloutJob, jobs: &[Arc<RolloutJob>], pods: &[Pod]| {
+        let index = Index::default();
+        for pod in pods {
+            index.follow(&Change { what: What::Pod(pod), gone: false }, Vec::new);
+        }
         let pool = Pool { class: name("h20"), gpus_per_node: 8, promised: 0 };
         let mut pools = BTreeMap::from([(name("h20"), pool)]);
-        promise(&mut pools, own, jobs, pods);
+        promise(&mut pools, own, jobs, &index);
         pools[&name("h20")].promised
     };
     let own = job("own", 0, "2026-01-02T00:00:00Z", 4, 0);
@@ -71,7 +82,7 @@ fn jobs_before_this_one_come_first() {
     let done = job("done", 9, "2026-01-01T00:00:00Z", 3, 3);
     let all = [&own, &urgent, &older, &younger, &done].map(Arc::clone);
     assert_eq!(promised(&own, &all, &[]), 8 + 2);
-    let pods = [worker_of("urgent", 2), worker_of("urgent", 2), worker_of("older", 2)];
+    let pods = [worker_of("urgent", "a"), worker_of("urgent", "b"), worker_of("older", "c")];
     assert_eq!(promised(&own, &all, &pods), 4);
     assert_eq!(promised(&urgent, &all, &[]), 0);
     let mut suspended = RolloutJob::clone(&urgent);

@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use rollwright_crds::reward::SecretKey;
 
-use super::{Facts, METRICS_PORT, PORT, manifests, name};
+use super::{Facts, METRICS_PORT, PORT, identity_name, manifests, name};
 use crate::hardening;
 use crate::labels::{self, Component};
 use crate::settings::AUDIENCE;
@@ -139,9 +139,9 @@ impl Facts<'_> {
     fn volumes(&self) -> Vec<Volume> {
         let of = |name: &str| Volume { name: name.to_owned(), ..Volume::default() };
         let item = |key: &str| KeyToPath { key: key.into(), path: key.into(), mode: None };
-        let config = |keys: &[&str]| {
+        let config = |name: String, keys: &[&str]| {
             Some(ConfigMapVolumeSource {
-                name: name(self.job),
+                name,
                 items: Some(keys.iter().copied().map(item).collect()),
                 ..ConfigMapVolumeSource::default()
             })
@@ -167,8 +167,11 @@ impl Facts<'_> {
         let mut volumes = vec![
             state,
             // As a directory of its own: the gateway reads every file of it as manifests.
-            Volume { config_map: config(&[manifests::FILE]), ..of("manifests") },
-            Volume { config_map: config(&["jwks.json", "issuer"]), ..of("identity") },
+            Volume { config_map: config(name(self.job), &[manifests::FILE]), ..of("manifests") },
+            Volume {
+                config_map: config(identity_name(self.job), &["jwks.json", "issuer"]),
+                ..of("identity")
+            },
             Volume { secret: keys, ..of("keys") },
             hardening::token_volume("token"),
         ];

@@ -23,13 +23,22 @@ fn settings(storage: Storage) -> Settings {
 }
 
 fn built(job: &RolloutJob, storage: Storage, metrics: bool) -> Objects {
+    with(job, storage, metrics, |facts| build(facts).unwrap())
+}
+
+fn with<T>(
+    job: &RolloutJob,
+    storage: Storage,
+    metrics: bool,
+    built: impl FnOnce(&Facts<'_>) -> T,
+) -> T {
     let owner = job.controller_owner_ref(&()).unwrap();
     let judge = fixtures::reward(
         "judge",
         "{serverless: {url: 'https://judge.example.com/score', authSecret: {name: judge, key: \
          token}}}",
     );
-    build(&Facts {
+    built(&Facts {
         namespace: "research",
         job: "math",
         owner: &owner,
@@ -43,7 +52,6 @@ fn built(job: &RolloutJob, storage: Storage, metrics: bool) -> Objects {
         metrics_token: metrics.then_some(b"scrape"),
         settings: &settings(storage),
     })
-    .unwrap()
 }
 
 #[test]
@@ -51,27 +59,30 @@ fn what_is_built() {
     let objects = built(&job(), Storage::Class("fast".into()), true);
     golden::check("job", "gateway-claim", &objects.claim.unwrap());
     golden::check("job", "gateway-config", &objects.config);
-    golden::check("job", "gateway-secrets", &[objects.keys, objects.metrics.unwrap()]);
+    let identity = with(&job(), Storage::Ephemeral, true, identity);
+    golden::check("job", "gateway-identity", &identity.config);
+    golden::check("job", "gateway-secrets", &[identity.keys, identity.metrics.unwrap()]);
     golden::check("job", "gateway-service", &objects.service);
     golden::check("job", "gateway-fence", &objects.fence);
-    golden::check("job", "gateway-deployment", &objects.deployment);
+    golden::check("job", "gateway-stateful-set", &objects.stateful_set);
 }
 
 #[test]
 fn without_metrics_and_storage() {
     let objects = built(&job(), Storage::Ephemeral, false);
-    assert!(objects.claim.is_none() && objects.metrics.is_none());
-    let args = args(&objects.deployment);
+    assert!(objects.claim.is_none());
+    assert_eq!(with(&job(), Storage::Ephemeral, false, identity).metrics, None);
+    let args = args(&objects.stateful_set);
     assert!(!args.iter().any(|arg| arg.contains("metrics")), "{args:?}");
 }
 
-fn args(deployment: &Deployment) -> Vec<String> {
-    let pod = deployment.spec.clone().unwrap().template.spec.unwrap();
+fn args(set: &StatefulSet) -> Vec<String> {
+    let pod = set.spec.clone().unwrap().template.spec.unwrap();
     pod.containers[0].args.clone().unwrap()
 }
 
 fn hash(objects: &Objects) -> String {
-    let template = objects.deployment.spec.clone().unwrap().template;
+    let template = objects.stateful_set.spec.clone().unwrap().template;
     template.metadata.unwrap().annotations.unwrap()[labels::CONFIG_HASH].clone()
 }
 
@@ -117,8 +128,8 @@ fn affinities_are_found_from_all_pools() {
 
 #[test]
 fn the_key_stands_after_the_jobs_name() {
-    let objects = built(&job(), Storage::Ephemeral, false);
-    assert_eq!(objects.keys.data.unwrap()["api-keys"].0, b"math:secret\n");
+    let identity = with(&job(), Storage::Ephemeral, false, identity);
+    assert_eq!(identity.keys.data.unwrap()["api-keys"].0, b"math:secret\n");
 }
 
 #[test]

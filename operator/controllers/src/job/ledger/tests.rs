@@ -1,5 +1,5 @@
 use super::*;
-use crate::job::fleet::{Kind, Node};
+use crate::job::fleet::{Kind, Node, Trust};
 use rollwright_core::router::Role;
 
 fn placement() -> Placement {
@@ -10,7 +10,8 @@ fn placement() -> Placement {
 }
 
 fn taken(ledger: &Ledger, job: &str, shown: bool, now: Instant) -> u32 {
-    let node = Node { pool: "h20".parse().unwrap(), gpus: 8, taken: 1, open: true };
+    let node =
+        Node { pool: "h20".parse().unwrap(), gpus: 8, taken: 1, open: true, trust: Trust::Good };
     let mut nodes: Nodes = [("n0".to_owned(), node)].into();
     ledger.open(|_, _| shown, now).take("research", job, &mut nodes);
     nodes["n0"].taken

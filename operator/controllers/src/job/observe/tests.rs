@@ -147,3 +147,71 @@ fn nodes_are_those_of_the_selector_and_open_when_ready() {
     assert_eq!(open, [("n0", true), ("n1", false), ("n2", false)]);
     assert!(found.values().all(|node| node.gpus == 8));
 }
+
+fn scheduled(status: &str, reason: &str) -> Pod {
+    pod(
+        &format!(
+            "{{phase: Pending, conditions: [{{type: PodScheduled, status: '{status}', reason: \
+             {reason}}}]}}"
+        ),
+        "",
+    )
+}
+
+fn waits(reason: &str) -> Pod {
+    pod(
+        &format!(
+            "{{phase: Pending, conditions: [{{type: PodScheduled, status: 'True'}}], \
+             containerStatuses: [{{name: engine, image: i, imageID: '', ready: false, started: \
+             false, restartCount: 0, state: {{waiting: {{reason: {reason}}}}}}}]}}"
+        ),
+        "",
+    )
+}
+
+#[test]
+fn what_keeps_a_worker_from_running_is_borne_for_a_time() {
+    let trial = |pod: &Pod| see(pod, &heard(None), clock(0)).trial;
+    assert_eq!(trial(&scheduled("False", "Unschedulable")), Some(Trial::Refused));
+    assert_eq!(trial(&scheduled("False", "SchedulingGated")), None, "Kueue admits it later");
+    assert_eq!(trial(&waits("ImagePullBackOff")), Some(Trial::NotCreated));
+    assert_eq!(trial(&waits("CreateContainerConfigError")), Some(Trial::NotCreated));
+    assert_eq!(trial(&waits("ContainerCreating")), Some(Trial::Preparing));
+    assert_eq!(trial(&down(1)), None, "restarts are counted");
+    assert_eq!(trial(&pod("{phase: Pending}", "")), None, "nobody has looked at it yet");
+}
+
+#[test]
+fn an_unscheduled_worker_of_a_closed_node_has_nothing_to_wait_for() {
+    let refused = scheduled("False", "Unschedulable");
+    let nodes = [node("n0", "Unknown")].into();
+    let seen = worker(&refused, "w", |_| HASH.into(), &nodes, &heard(None), clock(0)).unwrap();
+    assert_eq!(seen.trial, Some(Trial::Closed));
+    // One that runs there goes on.
+    let seen = worker(&pod(READY, ""), "w", |_| HASH.into(), &nodes, &Heard::default(), clock(0));
+    assert_eq!(seen.unwrap().trial, None);
+}
+
+#[test]
+fn an_engine_that_only_its_kubelet_hears_is_borne_for_a_time() {
+    let ready = pod(READY, "");
+    for state in ["unhealthy", "circuit_open", "probing"] {
+        let seen = see(&ready, &heard(Some((state, 0))), clock(0));
+        assert_eq!(seen.trial, Some(Trial::Unhealthy), "{state}");
+    }
+    assert_eq!(see(&ready, &heard(Some(("joining", 0))), clock(0)).trial, None);
+    let draining = pod(READY, ", rollwright.dev/draining-since: '1970-01-01T00:01:00Z'");
+    assert_eq!(see(&draining, &heard(Some(("unhealthy", 0))), clock(0)).trial, None);
+}
+
+#[test]
+fn what_failed_for_good_is_told_from_what_was_lost() {
+    let failed =
+        see(&pod("{phase: Failed, reason: UnexpectedAdmissionError}", ""), &heard(None), clock(0));
+    assert_eq!((failed.worker.stage, failed.failed), (Stage::Ended, true));
+    assert!(see(&down(MOST_RESTARTS), &heard(None), clock(0)).failed);
+    let nodes = [node("n1", "True")].into();
+    let lost =
+        worker(&pod(READY, ""), "w", |_| HASH.into(), &nodes, &heard(None), clock(0)).unwrap();
+    assert_eq!((lost.worker.stage, lost.failed), (Stage::Ended, false));
+}

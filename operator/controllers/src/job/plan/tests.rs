@@ -9,7 +9,7 @@ fn pool(class: &str) -> Pool {
 }
 
 fn node(pool: &str, gpus: u32) -> Node {
-    Node { pool: name(pool), gpus, taken: 0, open: true }
+    Node { pool: name(pool), gpus, taken: 0, open: true, trust: Trust::Good }
 }
 
 fn pools() -> BTreeMap<Name, Pool> {
@@ -123,4 +123,23 @@ fn smaller_workers_fill_the_fullest_node() {
     let wants = [want(1, &["fast"], 4), want(4, &["fast"], 1)];
     let found = plan(&wants, &pools(), &nodes, &[]);
     assert!(found.placed.iter().all(|of| of.nodes == ["f0"]), "{:?}", found.placed);
+}
+
+#[test]
+fn a_node_that_failed_a_worker_is_the_last_choice_and_rests_at_first() {
+    let mut nodes: Nodes =
+        [("f0".to_owned(), node("fast", 8)), ("f1".to_owned(), node("fast", 8))].into();
+    let mut placed = |trust, count| {
+        nodes.get_mut("f0").unwrap().trust = trust;
+        let found = plan(&[want(8, &["fast"], count)], &pools(), &nodes, &[]);
+        found.placed.into_iter().flat_map(|of| of.nodes).collect::<Vec<_>>()
+    };
+    assert_eq!(placed(Trust::Good, 1), ["f0"]);
+    assert_eq!(placed(Trust::Low, 1), ["f1"]);
+    assert_eq!(placed(Trust::Low, 2), ["f1", "f0"]);
+    assert_eq!(placed(Trust::None, 2), ["f1"]);
+    // What runs there all the same stays.
+    nodes.get_mut("f0").unwrap().trust = Trust::None;
+    let kept = plan(&[want(8, &["fast"], 1)], &pools(), &nodes, &[worker(0, "fast", "f0", 8)]);
+    assert_eq!((kept.kept.len(), kept.placed.len()), (1, 0));
 }

@@ -25,6 +25,8 @@ fn seen(name: &str, stage: Stage, version: i64) -> Seen {
         ip: Some("10.0.0.7".into()),
         started: true,
         trouble: None,
+        trial: None,
+        failed: false,
         version: Some(version),
     }
 }
@@ -57,6 +59,7 @@ fn outcome<'a>(
         minimum: 2,
         job,
         unfinished: false,
+        resting: &[],
     }
 }
 
@@ -180,4 +183,22 @@ fn figures_have_three_digits() {
     assert_eq!(shown(None, 0.123_456), "0.123");
     assert_eq!(shown(Some(5.0), 0.0), "0");
     assert_eq!(shown(Some(0.0), 7.0), "7");
+}
+
+#[test]
+fn nodes_that_rest_are_told_from_nodes_that_are_full() {
+    let kind = Kind { pool: "h20".parse().unwrap(), role: Role::Mixed, degree: 2 };
+    let plan = Plan { waiting: [(kind, 1)].into(), ..Plan::default() };
+    let ground = Ground::new();
+    let job_state = state(1, 1.0);
+    let progressing = |resting: &[&str]| {
+        let outcome = Outcome { resting, ..outcome(&[], Some((&plan, &ground)), Ok(&job_state)) };
+        let (_, wishes) = status(&job(), &outcome, Timestamp::UNIX_EPOCH);
+        let wish = wishes.into_iter().find(|of| of.kind() == types::PROGRESSING).unwrap();
+        (wish.reason(), wish.message().to_owned())
+    };
+    assert_eq!(progressing(&[]).0, reasons::WAITING_FOR_GPUS);
+    let (reason, message) = progressing(&["n0", "n1"]);
+    assert_eq!(reason, reasons::WORKERS_FAILING);
+    assert!(message.contains("2 of the nodes (n0, n1)"), "{message}");
 }

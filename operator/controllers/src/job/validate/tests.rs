@@ -63,7 +63,7 @@ fn names_become_parts_of_names() {
     }
     job.metadata.name = Some("a".repeat(LONGEST_NAME));
     assert_eq!(problems(&job, &named), []);
-    let longest = format!("{}-gateway-metrics", "a".repeat(LONGEST_NAME));
+    let longest = format!("{}-gateway-0123456789", "a".repeat(LONGEST_NAME));
     assert!(
         longest.len() <= 63 && format!("{}-worker-abcdefgh", "a".repeat(LONGEST_NAME)).len() <= 63
     );
@@ -83,4 +83,48 @@ fn queues_and_rewards_must_be_there() {
         reasons_of(&job, &named),
         [reasons::QUEUE_NOT_FOUND, reasons::SERVICE_NOT_FOUND, reasons::UNSUPPORTED]
     );
+}
+
+#[test]
+fn what_the_gateway_refuses_is_said_before_it_does() {
+    let named = named(&[fixtures::pool("h20", "h20", 8)]);
+    let said = |rollout: &str| {
+        let text = fixtures::spec(LARGE, "")
+            .replace("batchGroups: 4", &format!("batchGroups: 4, {rollout}"));
+        let found = problems(&fixtures::job(&text), &named);
+        assert!(found.iter().all(|of| of.reason == reasons::UNSUPPORTED && of.stops == Stops::All));
+        found.into_iter().map(|of| of.message).collect::<Vec<_>>()
+    };
+    let instead = "is not available in this version: use";
+    for (rollout, field, use_) in [
+        ("scheduling: {policy: LongestFirst}", "rollout.scheduling.policy `LongestFirst`", "Fcfs"),
+        ("placement: {policy: Makespan}", "rollout.placement.policy `Makespan`", "LeastLoaded"),
+        ("shaping: {type: Darts, maxOversample: 9}", "rollout.shaping.type `Darts`", "None"),
+        ("shaping: {type: DynamicK, maxOversample: 9}", "rollout.shaping.type `DynamicK`", "None"),
+        ("lengthCap: {percentile: 99}", "rollout.lengthCap `percentile`", "tokens"),
+    ] {
+        assert_eq!(said(rollout), [format!("spec.{field} {instead} {use_}")]);
+    }
+    assert_eq!(said("lengthCap: {tokens: 9}"), [""; 0]);
+}
+
+#[test]
+fn the_samples_ask_for_nothing_in_vain() {
+    let samples = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../manifests/samples");
+    let mut dirs = vec![samples.clone()];
+    dirs.extend(std::fs::read_dir(&samples).unwrap().map(|entry| entry.unwrap().path()));
+    let mut jobs = 0;
+    for dir in dirs.iter().filter(|path| path.is_dir()) {
+        for manifest in rollwright_crds::parse::directory(dir).unwrap() {
+            let rollwright_crds::Manifest::RolloutJob(job) = manifest else { continue };
+            jobs += 1;
+            assert_eq!(
+                unavailable::sentences(&job.spec),
+                [""; 0],
+                "{}",
+                job.metadata.name.unwrap()
+            );
+        }
+    }
+    assert!(jobs >= 5, "{jobs}");
 }

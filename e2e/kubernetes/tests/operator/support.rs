@@ -1,9 +1,7 @@
-//! The whole product on the cluster: the chart, a queue with sandboxes on the node's Docker, a
-//! job with engines as pods (which are simulators), and a rollout through both.
+//! A queue and a job that are ready, and what a trainer and agents do with them.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -14,20 +12,24 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 /// Gives the node GPUs that are not there.
-async fn pretend_gpus(namespace: &Namespace) -> anyhow::Result<()> {
+pub(crate) async fn pretend_gpus(namespace: &Namespace) -> anyhow::Result<()> {
     let patch = r#"{"status":{"capacity":{"nvidia.com/gpu":"8"}}}"#;
     let arguments = ["patch", "node", "kubelet-0", "--subresource=status", "--type=merge"];
     namespace.kubectl().run(&[&arguments[..], &["--patch", patch]].concat()).await?;
     Ok(())
 }
 
-async fn apply(namespace: &Namespace, documents: &str) -> anyhow::Result<()> {
+pub(crate) async fn apply(namespace: &Namespace, documents: &str) -> anyhow::Result<()> {
     namespace.kubectl().apply(&documents.replace("NAMESPACE", namespace.name())).await?;
     Ok(())
 }
 
 /// Waits until an object has a condition.
-async fn condition(namespace: &Namespace, object: &str, condition: &str) -> anyhow::Result<()> {
+pub(crate) async fn condition(
+    namespace: &Namespace,
+    object: &str,
+    condition: &str,
+) -> anyhow::Result<()> {
     until(&format!("{object} is {condition}"), async || {
         let text = namespace.kubectl().run(&["get", object, "--output=json"]).await?;
         let object: Value = serde_json::from_str(&text)?;
@@ -38,7 +40,7 @@ async fn condition(namespace: &Namespace, object: &str, condition: &str) -> anyh
     .await
 }
 
-async fn ready_workers(namespace: &Namespace) -> anyhow::Result<Vec<Pod>> {
+pub(crate) async fn ready_workers(namespace: &Namespace) -> anyhow::Result<Vec<Pod>> {
     let workers = ListParams::default().labels("app.kubernetes.io/component=worker");
     let mut pods = namespace.api::<Pod>().list(&workers).await?.items;
     pods.retain(|pod| {
@@ -53,7 +55,7 @@ async fn ready_workers(namespace: &Namespace) -> anyhow::Result<Vec<Pod>> {
 
 /// The node's sandboxes belong to one queue at a time, and one test takes the API server away:
 /// each has the cluster for itself.
-fn alone(
+pub(crate) fn alone(
     name: &str,
     body: impl AsyncFnOnce(&Namespace) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
@@ -64,7 +66,7 @@ fn alone(
 }
 
 /// Runs a test with a queue and a job that are ready, and looks that nothing of them stays.
-fn with_job(
+pub(crate) fn with_job(
     name: &str,
     body: impl AsyncFnOnce(&Namespace, &Http, &Http) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
@@ -74,7 +76,7 @@ fn with_job(
         let deployment = "deployment/rollwright-controllers";
         system.run(&["rollout", "status", deployment, "--timeout=5m"]).await?;
         pretend_gpus(namespace).await?;
-        apply(namespace, include_str!("../manifests/rollout.yaml")).await?;
+        apply(namespace, include_str!("../../manifests/rollout.yaml")).await?;
         condition(namespace, "actionqueue/tools", "Ready").await?;
         condition(namespace, "rolloutjob/grpo", "Ready").await?;
         let gateway = Http::gateway(namespace, "grpo").await?;
@@ -113,7 +115,7 @@ async fn nothing_stays(namespace: &Namespace) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn scale(namespace: &Namespace, workers: u32) -> anyhow::Result<()> {
+pub(crate) async fn scale(namespace: &Namespace, workers: u32) -> anyhow::Result<()> {
     let field = "/spec/allocation/fixed/groups/0/workers";
     let change = json!([{"op": "replace", "path": field, "value": workers}]).to_string();
     let patch = ["patch", "rolloutjob", "grpo", "--type=json", "--patch", &change];
@@ -121,165 +123,8 @@ async fn scale(namespace: &Namespace, workers: u32) -> anyhow::Result<()> {
     Ok(())
 }
 
-#[test]
-fn a_rollout_runs_through_the_clusters_gateway_and_queue() -> anyhow::Result<()> {
-    with_job("rollout", async |namespace, gateway, queue| {
-        ensure!(ready_workers(namespace).await?.len() == 2, "two workers are ready");
-        rollout(namespace, gateway, queue, "p").await
-    })
-}
-
-#[test]
-fn a_worker_that_is_drained_in_mid_stream_loses_no_turn() -> anyhow::Result<()> {
-    with_job("drain", async |namespace, gateway, _| {
-        let undisturbed = long_turn(gateway, "undisturbed").await?;
-        let mut turns = turns_on_both_workers(namespace, gateway).await?;
-        let fewer =
-            r#"[{"op": "replace", "path": "/spec/allocation/fixed/groups/0/workers", "value": 1}]"#;
-        let patch = ["patch", "rolloutjob", "grpo", "--type=json", "--patch", fewer];
-        namespace.kubectl().run(&patch).await?;
-        while let Some(turn) = turns.join_next().await {
-            let turn = turn??;
-            ensure!(turn == undisturbed, "{turn}, and undisturbed {undisturbed}");
-        }
-        until("one worker is left", async || {
-            let workers = ready_workers(namespace).await?.len();
-            Ok(if workers == 1 { Ok(()) } else { Err(format!("{workers} workers")) })
-        })
-        .await
-    })
-}
-
-#[test]
-fn a_worker_that_is_killed_in_mid_stream_loses_no_turn() -> anyhow::Result<()> {
-    with_job("kill", async |namespace, gateway, _| {
-        let undisturbed = long_turn(gateway, "undisturbed").await?;
-        let mut turns = turns_on_both_workers(namespace, gateway).await?;
-        let workers = ready_workers(namespace).await?;
-        let victim = workers.first().and_then(|pod| pod.metadata.name.clone()).context("none")?;
-        let delete = ["delete", "pod", &victim, "--grace-period=0", "--force"];
-        namespace.kubectl().run(&delete).await?;
-        while let Some(turn) = turns.join_next().await {
-            let turn = turn??;
-            ensure!(turn == undisturbed, "{turn}, and undisturbed {undisturbed}");
-        }
-        until("another has its place", async || {
-            let names: Vec<_> = ready_workers(namespace)
-                .await?
-                .into_iter()
-                .filter_map(|pod| pod.metadata.name)
-                .collect();
-            let replaced = names.len() == 2 && !names.contains(&victim);
-            Ok(if replaced { Ok(()) } else { Err(names.join(", ")) })
-        })
-        .await
-    })
-}
-
-#[test]
-fn the_other_controllers_go_on_where_the_leader_was_killed() -> anyhow::Result<()> {
-    with_job("leader", async |namespace, _, _| {
-        let names = async || {
-            let pods = ready_workers(namespace).await?;
-            let names = pods.into_iter().filter_map(|pod| pod.metadata.name);
-            anyhow::Ok(names.collect::<BTreeSet<_>>())
-        };
-        let before = names().await?;
-        let system = namespace.cluster().kubectl().namespace(RELEASE);
-        let holder =
-            ["get", "lease", "rollwright-controllers", "--output=jsonpath={.spec.holderIdentity}"];
-        let leader = system.run(&holder).await?;
-        scale(namespace, 3).await?;
-        system.run(&["delete", "pod", &leader, "--grace-period=0", "--force"]).await?;
-        until("another replica leads", async || {
-            let now = system.run(&holder).await?;
-            Ok(if now.is_empty() || now == leader { Err(now) } else { Ok(()) })
-        })
-        .await?;
-        until("a third worker is ready", async || {
-            let now = names().await?;
-            Ok(if now.len() == 3 { Ok(()) } else { Err(format!("{now:?}")) })
-        })
-        .await?;
-        condition(namespace, "rolloutjob/grpo", "Ready").await?;
-        let after = names().await?;
-        ensure!(after.len() == 3 && after.is_superset(&before), "{before:?}, then {after:?}");
-        Ok(())
-    })
-}
-
-#[test]
-fn gpu_nodes_are_counted_by_class() -> anyhow::Result<()> {
-    alone("classes", async |namespace| {
-        install_release(namespace.cluster()).await?;
-        // No machine is behind these nodes: they are said to be ready, once.
-        apply(namespace, include_str!("../manifests/fake-nodes.yaml")).await?;
-        let kubectl = namespace.kubectl();
-        for node in ["h800-0", "h20-0", "h20-1"] {
-            let node = format!("{}-{node}", namespace.name());
-            let status = json!({"status": {
-                "capacity": {"nvidia.com/gpu": "8", "cpu": "64", "memory": "512Gi", "pods": "64"},
-                "conditions": [{"type": "Ready", "status": "True", "reason": "Fake", "message": "",
-                    "lastHeartbeatTime": null, "lastTransitionTime": null}]}});
-            let patch = ["patch", "node", &node, "--subresource=status", "--type=merge"];
-            kubectl.run(&[&patch[..], &["--patch", &status.to_string()]].concat()).await?;
-        }
-        for (class, gpus) in [("h800", 8), ("h20", 16)] {
-            let pool = format!("resourcepool/{}-{class}", namespace.name());
-            until(&format!("{pool} has {gpus} GPUs"), async || {
-                let text = kubectl.run(&["get", &pool, "--output=json"]).await?;
-                let status = serde_json::from_str::<Value>(&text)?["status"].take();
-                let counted = status["capacity"]["gpus"] == gpus;
-                Ok(if counted { Ok(()) } else { Err(status.to_string()) })
-            })
-            .await?;
-            kubectl.run(&["delete", &pool]).await?;
-        }
-        let label = format!("--selector=rollwright.dev/test={}", namespace.name());
-        kubectl.run(&["delete", "nodes", &label]).await?;
-        Ok(())
-    })
-}
-
-#[test]
-fn rollouts_go_on_while_the_api_server_is_down() -> anyhow::Result<()> {
-    with_job("outage", async |namespace, gateway, queue| {
-        let before = instances(namespace).await?;
-        let lease = namespace.cluster().lease();
-        lease.kill("kube-apiserver")?;
-        let started = Instant::now();
-        let mut rollouts = 0;
-        let outcome = async {
-            // Longer than the controllers keep their Lease.
-            while started.elapsed() < Duration::from_mins(1) {
-                rollout(namespace, gateway, queue, &format!("p{rollouts}")).await?;
-                rollouts += 1;
-            }
-            anyhow::Ok(())
-        }
-        .await;
-        lease.start("kube-apiserver")?;
-        outcome.with_context(|| format!("after {rollouts} rollouts"))?;
-        until("the API server is back", async || {
-            let output = namespace.kubectl().output(&["get", "--raw=/readyz"], "").await?;
-            let refusal = String::from_utf8_lossy(&output.stderr).into_owned();
-            Ok(if output.status.success() { Ok(()) } else { Err(refusal) })
-        })
-        .await?;
-        // Kubernetes' own controllers watch again only after ever longer pauses; started anew, they
-        // collect garbage at once.
-        lease.kill("kube-controller-manager")?;
-        lease.start("kube-controller-manager")?;
-        condition(namespace, "actionqueue/tools", "Ready").await?;
-        condition(namespace, "rolloutjob/grpo", "Ready").await?;
-        let after = instances(namespace).await?;
-        ensure!(before == after, "pods were started anew: {before:?}, then {after:?}");
-        rollout(namespace, gateway, queue, "last").await
-    })
-}
-
 /// The pods of the namespace with how often their containers began.
-async fn instances(namespace: &Namespace) -> anyhow::Result<BTreeSet<(String, i32)>> {
+pub(crate) async fn instances(namespace: &Namespace) -> anyhow::Result<BTreeSet<(String, i32)>> {
     let pods = namespace.api::<Pod>().list(&ListParams::default()).await?;
     let restarts = |pod: &Pod| {
         let containers = pod.status.as_ref().and_then(|status| status.container_statuses.as_ref());
@@ -292,7 +137,7 @@ async fn instances(namespace: &Namespace) -> anyhow::Result<BTreeSet<(String, i3
 }
 
 /// A group of two trajectories, from the prompt to the batch.
-async fn rollout(
+pub(crate) async fn rollout(
     namespace: &Namespace,
     gateway: &Http,
     queue: &Http,
@@ -311,7 +156,7 @@ async fn rollout(
 }
 
 /// A turn of about 15 s; the simulator answers the same prompt with the same tokens always.
-async fn long_turn(gateway: &Http, trajectory: &str) -> anyhow::Result<Value> {
+pub(crate) async fn long_turn(gateway: &Http, trajectory: &str) -> anyhow::Result<Value> {
     let chat = json!({"model": "engine-sim", "max_tokens": 600, "ignore_eos": true,
         "messages": [{"role": "user", "content": "Count to 600."}]});
     let path = format!("/t/{trajectory}/v1/chat/completions");
@@ -320,7 +165,7 @@ async fn long_turn(gateway: &Http, trajectory: &str) -> anyhow::Result<Value> {
 }
 
 /// Starts turns and waits until each worker has some of them.
-async fn turns_on_both_workers(
+pub(crate) async fn turns_on_both_workers(
     namespace: &Namespace,
     gateway: &Http,
 ) -> anyhow::Result<JoinSet<anyhow::Result<Value>>> {

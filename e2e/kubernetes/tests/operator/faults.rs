@@ -1,0 +1,108 @@
+//! Workers that fail, and a node that is gone.
+
+use anyhow::{Context as _, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::ListParams;
+use rollwright_e2e_kubernetes::{Namespace, install_release, until};
+use serde_json::json;
+
+use crate::support::{alone, apply, ready_workers, rollout, with_job};
+
+/// The node that a worker was made for.
+const NODES: &str = "rollwright.dev/nodes";
+
+#[test]
+fn a_worker_that_fails_again_and_again_is_made_anew_ever_later() -> anyhow::Result<()> {
+    with_job("failing", async |namespace, gateway, queue| {
+        for wait in [10, 20] {
+            let workers = ready_workers(namespace).await?;
+            let victim = workers.first().and_then(|pod| pod.metadata.name.clone());
+            let victim = victim.context("no worker is ready")?;
+            let failed = Timestamp::now().as_second();
+            // What a kubelet says of a pod that it will not run any more.
+            let status = r#"{"status": {"phase": "Failed", "reason": "Evicted"}}"#;
+            let patch = ["patch", "pod", &victim, "--subresource=status", "--type=merge"];
+            namespace.kubectl().run(&[&patch[..], &["--patch", status]].concat()).await?;
+            let known: Vec<_> = workers.iter().map(|pod| pod.metadata.name.clone()).collect();
+            let created = until("another has its place", async || {
+                let now = ready_workers(namespace).await?;
+                let gone = now.iter().all(|pod| pod.metadata.name.as_ref() != Some(&victim));
+                let new = now.iter().find(|pod| !known.contains(&pod.metadata.name));
+                let created = new.and_then(|pod| pod.metadata.creation_timestamp.clone());
+                Ok(match created.filter(|_| gone && now.len() == 2) {
+                    Some(created) => Ok(created.0.as_second()),
+                    None => Err(format!("{} workers are ready", now.len())),
+                })
+            })
+            .await?;
+            ensure!(created >= failed + wait, "{} s after {wait} s of rest", created - failed);
+        }
+        rollout(namespace, gateway, queue, "after").await
+    })
+}
+
+#[test]
+fn workers_of_a_node_that_is_deleted_are_made_on_another() -> anyhow::Result<()> {
+    alone("lost-node", async |namespace| {
+        install_release(namespace.cluster()).await?;
+        let [a, b] = ["a", "b"].map(|node| format!("{}-{node}", namespace.name()));
+        apply(namespace, include_str!("../../manifests/lost-node.yaml")).await?;
+        let bound = until("both workers have a node", async || {
+            beat(namespace, &[&a, &b]).await?;
+            let workers = workers(namespace).await?;
+            let nodes = workers.iter().filter_map(|pod| pod.spec.as_ref()?.node_name.clone());
+            let nodes: Vec<_> = nodes.collect();
+            Ok(if nodes.len() == 2 { Ok(nodes) } else { Err(format!("on {nodes:?}")) })
+        })
+        .await?;
+        ensure!(bound[0] == bound[1], "the fullest node is filled first: {bound:?}");
+        let (lost, left) = if bound[0] == a { (&a, &b) } else { (&b, &a) };
+        namespace.kubectl().run(&["delete", "node", lost]).await?;
+        until("two others are on the node that is left", async || {
+            beat(namespace, &[left]).await?;
+            let workers = workers(namespace).await?;
+            let places = workers.iter().filter_map(|pod| pod.metadata.annotations.as_ref());
+            let places: Vec<_> = places.filter_map(|all| all.get(NODES)).collect();
+            let moved = places.len() == 2 && places.iter().all(|place| *place == left);
+            Ok(if moved { Ok(()) } else { Err(format!("{places:?}")) })
+        })
+        .await?;
+        let kubectl = namespace.kubectl();
+        kubectl.run(&["delete", "rolloutjob", "grpo"]).await?;
+        kubectl.run(&["delete", "node", left]).await?;
+        // Nobody is there to say that they have ended.
+        kubectl.run(&["delete", "pods", "--all", "--force", "--grace-period=0"]).await?;
+        let pool = format!("{}-fake", namespace.name());
+        until("the pool is free", async || {
+            let output = kubectl.output(&["delete", "resourcepool", &pool], "").await?;
+            let refusal = String::from_utf8_lossy(&output.stderr).into_owned();
+            Ok(if output.status.success() { Ok(()) } else { Err(refusal) })
+        })
+        .await
+    })
+}
+
+/// What a kubelet says of its node, with 8 GPUs: for some 40 s the node counts as ready.
+async fn beat(namespace: &Namespace, nodes: &[&str]) -> anyhow::Result<()> {
+    let now = Timestamp::now().to_string();
+    let status = json!({"status": {
+        "capacity": {"nvidia.com/gpu": "8", "cpu": "64", "memory": "512Gi", "pods": "64"},
+        "conditions": [{"type": "Ready", "status": "True", "reason": "Fake", "message": "",
+            "lastHeartbeatTime": now, "lastTransitionTime": null}]}})
+    .to_string();
+    for node in nodes {
+        let patch = ["patch", "node", node, "--subresource=status", "--type=merge"];
+        let patch = [&patch[..], &["--patch", &status]].concat();
+        namespace.kubectl().run(&patch).await?;
+    }
+    Ok(())
+}
+
+/// The workers that are not on their way out.
+async fn workers(namespace: &Namespace) -> anyhow::Result<Vec<Pod>> {
+    let workers = ListParams::default().labels("app.kubernetes.io/component=worker");
+    let mut pods = namespace.api::<Pod>().list(&workers).await?.items;
+    pods.retain(|pod| pod.metadata.deletion_timestamp.is_none());
+    Ok(pods)
+}

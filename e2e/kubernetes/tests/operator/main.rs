@@ -1,0 +1,8 @@
+//! The whole product on the cluster: the chart, a queue with sandboxes on the node's Docker, a
+//! job with engines as pods (which are simulators), and rollouts through both.
+
+mod changes;
+mod control_plane;
+mod faults;
+mod rollouts;
+mod support;
