@@ -93,6 +93,12 @@ bench-gateway: deps-build ## Print what the gateway costs beside nginx, haproxy 
 bench-planner: deps-build ## Print what plans cost, beside the papers' own algorithms
 	cargo bench --locked --profile $(PROFILE) -p rollwright-core --bench planner
 
+.PHONY: bench-scale
+bench-scale: deps-cluster cluster-binaries ## Print how the controllers do with 1,000 fake nodes, 500 jobs and 4,000 workers
+	cargo build --locked --profile $(PROFILE) -p rollwright-runtime -p rollwright-e2e-kubernetes --bins
+	@set -e; kwok=$$(e2e/kubernetes/binaries.sh kwok); $(AS_ROOT) $(BIN)/rollwright-scale \
+	  --kwok $$kwok/kwok --rollwright $(BIN)/rollwright $(BENCH_ARGS)
+
 .PHONY: verify
 verify: deps-build ## Check format, lints, dependencies, chart, alerts and generated files; only reads
 	cargo fmt --all --check

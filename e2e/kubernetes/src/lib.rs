@@ -25,5 +25,5 @@ pub use http::Http;
 pub use kubectl::Kubectl;
 pub use lease::{Lease, state_dir};
 pub use namespace::Namespace;
-pub use release::{RELEASE, install_release};
+pub use release::{RELEASE, install_chart, install_release};
 pub use wait::{LIMIT, until};

@@ -33,6 +33,11 @@ async fn install(cluster: &Cluster) -> anyhow::Result<()> {
     load.args(["load", "--input"]).arg(state.join("sandboxes.tar"));
     succeed(&mut load).await?;
 
+    install_chart(cluster).await
+}
+
+/// Installs the chart from this checkout; waits for nothing, not even that its images are there.
+pub async fn install_chart(cluster: &Cluster) -> anyhow::Result<()> {
     let mut helm = cluster.program("/usr/bin/env");
     helm.args(["helm", "upgrade", "--install", "rollwright", "helm/rollwright"])
         // Other tests may have brought the definitions.

@@ -6,6 +6,11 @@ use prometheus::{
     Encoder as _, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, Opts, Registry, TextEncoder,
 };
 
+/// Bounds of the histograms in seconds: 5 ms, within which a reconciliation is to decide, is one.
+const BUCKETS: [f64; 17] = [
+    1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0,
+];
+
 /// Everything that the controllers count.
 pub struct Metrics {
     registry: Registry,
@@ -28,11 +33,9 @@ impl Metrics {
             registry.register(Box::new(counters.clone()))?;
             Ok::<_, prometheus::Error>(counters)
         };
-        // From 100 us to about 27 s.
-        let buckets: Vec<f64> = (0..12).map(|step| 1e-4 * 3.122_f64.powi(step)).collect();
         let histograms = |name: &str, help: &str, label: &str| {
             let opts = HistogramOpts::new(format!("rollwright_controllers_{name}"), help);
-            let histograms = HistogramVec::new(opts.buckets(buckets.clone()), &[label])?;
+            let histograms = HistogramVec::new(opts.buckets(BUCKETS.to_vec()), &[label])?;
             registry.register(Box::new(histograms.clone()))?;
             Ok::<_, prometheus::Error>(histograms)
         };
