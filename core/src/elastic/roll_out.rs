@@ -115,13 +115,14 @@ impl<'a, S: Space> Scene<'a, S> {
         };
         let mut order = order.as_slice();
         if rule == Rule::Together {
-            for (index, units) in together(self.line, self.room.cores()?)?.into_iter().enumerate() {
+            let arranged = together(self.line, self.room.cores()?);
+            order = &order[arranged.len()..];
+            for (index, units) in arranged.into_iter().enumerate() {
                 let work = self.line.waiting[index].work;
                 let chosen = work.choices().iter().find(|choice| choice.units == units)?;
                 play.start(self.waited(index), *chosen, Demand::default(), work.tail())?;
                 play.starts.push(Given { index, units });
             }
-            order = &[];
         }
         play.until_all_started(rule, order)
     }

@@ -19,7 +19,9 @@ pub(super) enum Rule {
     Priced(f64, f64),
     /// The largest units up to so many cores, waiting for them.
     AtMost(u32),
-    /// All at once, the cores arranged for the least sum of durations; then
+    /// The same price, but whoever fits with some of its units never waits for more.
+    Eager(f64),
+    /// As many as fit at once, the cores arranged for the least sum of durations; then
     /// `Priced(1)`.
     Together,
     /// As `Priced`, but those that alone last half as long as the whole backlog go first:
@@ -29,7 +31,7 @@ pub(super) enum Rule {
 
 impl Rule {
     /// Those that every line tries, the likeliest first.
-    const ALWAYS: [Self; 10] = [
+    const ALWAYS: [Self; 12] = [
         Self::Priced(1.0, 0.0),
         Self::Priced(2.0, 0.0),
         Self::Priced(0.5, 0.0),
@@ -38,6 +40,8 @@ impl Rule {
         Self::Priced(1.0, 1.0),
         Self::Priced(1.0, 2.0),
         Self::Together,
+        Self::Eager(0.0),
+        Self::Eager(1.0),
         Self::LongFirst(1.0),
         Self::LongFirst(2.0),
     ];
@@ -79,7 +83,7 @@ impl Rule {
                 return room.look(demand, choice.units).0.then_some(choice);
             }
             Self::Priced(factor, base) => (factor, base),
-            Self::LongFirst(factor) => (factor, 0.0),
+            Self::LongFirst(factor) | Self::Eager(factor) => (factor, 0.0),
             Self::Together => (1.0, 0.0),
         };
         let price = base + factor * behind as f64 / f64::from(cores);
@@ -89,10 +93,12 @@ impl Rule {
         };
         let fits = |choice: &Choice| room.look(demand, choice.units).0;
         let choices = work.choices();
+        let eager = matches!(self, Self::Eager(_));
         let (mut best, mut least) = (0, f64::INFINITY);
         for (at, choice) in choices.iter().enumerate() {
             let cost = cost(choice);
-            if cost < least && choice.units.ceil() <= cores {
+            let possible = !eager || fits(choice);
+            if cost < least && choice.units.ceil() <= cores && possible {
                 (best, least) = (at, cost);
             }
         }
