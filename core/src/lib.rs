@@ -9,6 +9,7 @@ pub mod cpu;
 pub mod elastic;
 pub mod fault;
 mod gain;
+pub mod gpu;
 pub mod ids;
 pub mod placement;
 pub mod profile;

@@ -8,14 +8,18 @@
 mod check;
 mod chunks;
 pub mod cluster;
+mod elastic;
 mod engine;
 mod fixed;
+mod known;
+mod lines;
 mod node;
 mod pods;
 mod policy;
 mod replicas;
 mod report;
 mod sharing;
+mod tangram;
 #[cfg(test)]
 mod tests;
 mod usage;

@@ -63,6 +63,11 @@ struct Job<'a> {
     index: usize,
     rank: Time,
     work: &'a Work,
+    /// The part of it that is still to be done.
+    left: f64,
+    /// At its fastest it lasts as long as all the work on all the cores: left to the end,
+    /// it would be all that the end waits for.
+    critical: bool,
 }
 
 /// All that may get cores, by rank. One that runs ranks by what is left of it.
@@ -70,16 +75,27 @@ fn jobs<'a>(line: &Line<'a>) -> Vec<Job<'a>> {
     let running = line.running.iter().enumerate().filter_map(|(index, running)| {
         let resizable = running.resizable?;
         let full = resizable.work.rank(resizable.submitted).since(resizable.submitted);
-        let rank = resizable.submitted + full.mul_f64(resizable.left.clamp(0.0, 1.0));
-        Some(Job { of: Of::Running, index, rank, work: resizable.work })
+        let left = resizable.left.clamp(0.0, 1.0);
+        let rank = resizable.submitted + full.mul_f64(left);
+        let work = resizable.work;
+        Some(Job { of: Of::Running, index, rank, work, left, critical: false })
     });
     let waiting = line.waiting.iter().enumerate().map(|(index, waiting)| Job {
         of: Of::Waiting,
         index,
         rank: waiting.work.rank(waiting.submitted),
         work: waiting.work,
+        left: 1.0,
+        critical: false,
     });
     let mut jobs: Vec<Job> = running.chain(waiting).collect();
+    let fixed = line.running.iter().filter(|running| running.resizable.is_none());
+    let fixed = fixed.map(|r| r.ends.since(line.now).as_secs_f64() * r.units.as_f64());
+    let work = jobs.iter().map(|job| job.left * job.work.least().cost());
+    let drained = fixed.chain(work).sum::<f64>() / f64::from(line.cores);
+    for job in jobs.iter_mut().filter(|_| line.beyond == 0) {
+        job.critical = job.left * job.work.at_most(line.cores).seconds >= drained;
+    }
     jobs.sort_by_key(|job| job.rank);
     jobs
 }
@@ -129,11 +145,11 @@ fn best_step(jobs: &[Job], beyond: usize, index: usize, at: usize) -> Option<Gai
             (choice.units.as_f64(), speed)
         })
     };
-    let delayed = (jobs.len() - index + beyond) as f64;
+    let delayed = if jobs[index].critical { jobs.len() } else { jobs.len() - index + beyond };
     let (units, from) = speed(at);
     let steps = (at + 1..=choices.len()).map(|to| {
         let (more, faster) = speed(to);
-        Gain { worth: delayed * (faster - from) / (more - units), index, to }
+        Gain { worth: delayed as f64 * (faster - from) / (more - units), index, to }
     });
     steps.reduce(|best, step| if step.worth > best.worth { step } else { best })
 }

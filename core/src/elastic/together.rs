@@ -9,7 +9,7 @@ use crate::gain::Gain;
 use crate::resources::Units;
 
 /// Free cores times actions, up to which the arrangement is exact.
-const EXACT: usize = 2048;
+const EXACT: usize = 16_384;
 
 /// Units for every waiting action such that the durations sum to the least: exactly
 /// where the instance is small and no shares are in it, else by the best gain for each

@@ -21,8 +21,8 @@ Examples:
   # The same as one JSON object, for a script
   kubectl rollwright plan arrange --input tasks.json --json
 
-  # How long would a workload take with 4 cores for each action?
-  kubectl rollwright simulate actions --cluster c.json --workload w.jsonl --policy fixed:4
+  # How long would a workload take?
+  kubectl rollwright simulate actions --cluster c.json --workload w.jsonl --policy elastic
 
   # What each input looks like
   kubectl rollwright plan placement --help
@@ -85,6 +85,9 @@ pub(crate) enum Simulate {
     /// Actions of trajectories on CPU nodes, GPUs and quotas.
     #[command(after_help = "\
 Policies:
+  elastic         the running queue's default: short actions first, units by a roll-out
+  elastic-trajectory  the same for an early end: first whose trajectory will last longest
+  tangram         ARL-Tangram's algorithms 1 and 2; `depth` of the cluster is theirs
   fixed:N         first come first served, each action on the largest of its units <= N
   static:N        pods that own N cores from arrival to the end, replicas that stay
   kubernetes:R:L  pods that reserve R cores, whose actions share the node up to L cores

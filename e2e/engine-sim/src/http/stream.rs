@@ -84,23 +84,27 @@ fn object(shape: &Shape) -> &'static str {
     if shape.api == Api::Chat { "chat.completion.chunk" } else { "text_completion" }
 }
 
-/// The chunks of a choice: for chat, first one with the role, as vLLM sends it.
+/// The chunks of a choice: for chat, first one with the role, which vLLM sends as well only
+/// when there is a token to follow.
 fn chunks(choice: Choice) -> impl Stream<Item = Chunk> {
-    stream::unfold(Some(choice), |choice| async move {
-        let mut choice = choice?;
-        if choice.shape.api == Api::Chat && !choice.begun {
-            choice.begun = true;
-            let event = role(&choice);
-            return Some((Chunk { event, tokens: 0, cached: 0 }, Some(choice)));
-        }
-        let (tokens, finish) = choice.generation.next().await;
+    stream::unfold(Some((choice, None)), |state| async move {
+        let (mut choice, made) = state?;
+        let (tokens, finish) = match made {
+            Some(made) => made,
+            None => choice.generation.next().await,
+        };
         if finish == Some(Finish::Failed) {
             return Some((Chunk { event: failed(), tokens: 0, cached: 0 }, None));
+        }
+        if choice.shape.api == Api::Chat && !choice.begun {
+            choice.begun = true;
+            let chunk = Chunk { event: role(&choice), tokens: 0, cached: 0 };
+            return Some((chunk, Some((choice, Some((tokens, finish))))));
         }
         let event = piece(&mut choice, &tokens, finish);
         choice.begun = true;
         let chunk = Chunk { event, tokens: tokens.len(), cached: choice.generation.cached() };
-        Some((chunk, finish.is_none().then_some(choice)))
+        Some((chunk, finish.is_none().then_some((choice, None))))
     })
 }
 

@@ -1,0 +1,111 @@
+//! Brute force, and the bounds that the policy promises.
+
+use super::*;
+use crate::elastic::together::together;
+
+/// The least sum of durations with all of them started.
+fn brute_force(works: &[&Work], free: u32) -> Option<f64> {
+    let Some((first, rest)) = works.split_first() else { return Some(0.0) };
+    let sums = first.choices().iter().filter_map(|choice| {
+        Some(choice.seconds + brute_force(rest, free.checked_sub(choice.units.ceil())?)?)
+    });
+    sums.reduce(f64::min)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Everything starts, within the cores, with units of its own; the same each time.
+    #[test]
+    fn every_line_is_served(cores in 8..40_u32, jobs in jobs(7, 40, 200.0)) {
+        let played = elastic(cores, &jobs);
+        prop_assert_eq!(played.starts.len(), jobs.len());
+    }
+
+    /// Nothing starves: past its rank an action is passed only where it does not fit.
+    #[test]
+    fn nobody_is_passed_beyond_its_rank(cores in 8..16_u32, jobs in jobs(7, 60, 60.0)) {
+        let rank = |job: usize| jobs[job].work.rank(jobs[job].submitted);
+        for started in elastic(cores, &jobs).starts {
+            for &passed in &started.passed {
+                let late = rank(passed) < started.at && rank(passed) < rank(started.job);
+                prop_assert!(!late || started.blocked, "{passed} passed by {}", started.job);
+            }
+        }
+    }
+
+    /// On a batch, where nothing is unforeseen, no fixed degree is better by more than
+    /// what the weight of the end costs.
+    #[test]
+    fn a_batch_is_no_worse_than_the_best_fixed_degree(
+        cores in 8..33_u32,
+        jobs in jobs(4, 24, 0.0),
+    ) {
+        let ours = elastic(cores, &jobs).flow(&jobs);
+        for limit in [1, 2, 4, 8] {
+            let theirs = fixed(cores, &jobs, limit).flow(&jobs);
+            prop_assert!(ours <= 1.03 * theirs + 1e-6, "{ours} s, fixed:{limit} {theirs} s");
+        }
+    }
+
+    /// What can be resized is, within the cores; nothing starts before its turn.
+    #[test]
+    fn malleable_actions_share_the_cores(cores in 8..33_u32, jobs in jobs(5, 30, 100.0)) {
+        let jobs: Vec<Job> =
+            jobs.into_iter().map(|job| Job { malleable: true, ..job }).collect();
+        let rank = |job: usize| jobs[job].work.rank(jobs[job].submitted);
+        let played = elastic(cores, &jobs);
+        prop_assert_eq!(played.starts.len(), jobs.len());
+        for started in &played.starts {
+            let passed = started.passed.iter().filter(|&&job| rank(job) < rank(started.job));
+            prop_assert_eq!(passed.count(), 0);
+        }
+    }
+
+    #[test]
+    fn together_is_exact(works in prop::collection::vec(works(3), 1..5), free in 1..12_u32) {
+        let waiting: Vec<Waiting> = works
+            .iter()
+            .map(|work| Waiting { work, submitted: Time::ZERO, resizable: false })
+            .collect();
+        let line = Line {
+            now: Time::ZERO,
+            cores: free,
+            running: &[],
+            waiting: &waiting,
+            beyond: 0,
+            idle_trajectories: 0,
+        };
+        let best = brute_force(&works.iter().collect::<Vec<_>>(), free);
+        let got = together(&line, Room::of(&line)).map(|units| {
+            let chosen = units.iter().zip(&works).map(|(units, work)| {
+                work.choices().iter().find(|choice| choice.units == *units).unwrap().seconds
+            });
+            chosen.sum::<f64>()
+        });
+        prop_assert_eq!(best.is_some(), got.is_some());
+        if let (Some(best), Some(got)) = (best, got) {
+            prop_assert!((best - got).abs() < 1e-6, "{got} s, the best is {best} s");
+        }
+    }
+
+    /// Tangram starts a prefix of its line, within the cores, and always ends.
+    #[test]
+    fn tangram_serves_prefixes(
+        cores in 8..40_u32,
+        jobs in jobs(7, 40, 200.0),
+        depth in prop_oneof![Just(None), (1..4_usize).prop_map(Some)],
+    ) {
+        let played = play(cores, &jobs, |line, _| {
+            // Its line is in the order of submission.
+            let mut order: Vec<usize> = (0..line.waiting.len()).collect();
+            order.sort_by_key(|&index| line.waiting[index].submitted);
+            let waiting: Vec<Waiting> = order.iter().map(|&index| line.waiting[index]).collect();
+            let starts = tangram(&Line { waiting: &waiting, ..*line }, depth);
+            assert!(starts.iter().enumerate().all(|(place, given)| given.index == place));
+            let starts = starts.into_iter().map(|g| Given { index: order[g.index], ..g });
+            Decision { resizes: Vec::new(), starts: starts.collect() }
+        });
+        prop_assert_eq!(played.starts.len(), jobs.len());
+    }
+}
