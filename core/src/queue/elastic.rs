@@ -131,8 +131,10 @@ impl Queue {
         let resizes = resizes.into_iter().map(|given| (seqs[given.index], given.units));
         let starts = starts.into_iter().map(|given| (order[given.index].0.seq, given.units));
         let (resizes, starts): (Vec<_>, Vec<_>) = (resizes.collect(), starts.collect());
-        // All that was looked at starts: look at what stands behind it.
-        let more = starts.len() == SHOWN;
+        // All that was looked at starts: look at what stands behind it. A share that was
+        // thought to take a core may have found room on one that is kept.
+        let inside = spare > 0 && starts.iter().any(|(_, units)| units.is_share());
+        let more = inside || starts.len() == SHOWN;
         Some(Step::Do(Decided { resizes, starts, more }))
     }
 

@@ -16,6 +16,7 @@ mod line;
 mod node;
 mod permit;
 mod policy;
+mod reconcile;
 mod schedule;
 mod stats;
 mod trajectory;
