@@ -13,6 +13,7 @@ pub(super) const ASSUMED: &[&str] = &[
     "a teacher is Qwen3-32B (61.02 GB: 003 Table 3) and reads a trajectory once, at half of 989.5 TFLOPS a GPU (003 Table 2), attention included",
     "a degree of 8 instead of 4 leaves a tenth of the time as it is; a chunk is restored at 57 GB/s a GPU (PCIe 5 x16)",
     "SGLang does 1.2 times as much on several requests as on one, and works on 48 at once: reading is bound by compute",
+    "ServerlessLLM loads a model from the disks of the node, at 12 GB/s, wherever it is not resident; its queues and chunks are those of fixed:4",
 ];
 
 /// Requests that a static replica works on at once.
