@@ -126,8 +126,6 @@ async fn reconcile(queue: &ActionQueue, context: &Context) -> Result<Action, Que
     let validated = match validate::validate(queue, &seen) {
         Ok(validated) => validated,
         Err(obstacle) => {
-            let wished = status::blocked(&obstacle, &seen);
-            publish(queue, context, status::figures(queue, &seen), wished).await?;
             // No watch tells of Secrets.
             let mut again = (obstacle.reason == reasons::SECRET_NOT_FOUND).then_some(LOOK);
             if seen.ready_pods.is_some() {
@@ -138,6 +136,8 @@ async fn reconcile(queue: &ActionQueue, context: &Context) -> Result<Action, Que
                 let due = until_due(&certificates, context);
                 again = Some(again.unwrap_or(LOOK_AT_SECRETS).min(due));
             }
+            let wished = status::blocked(&obstacle, &seen);
+            publish(queue, context, status::figures(queue, &seen), wished).await?;
             return Ok(again.map_or_else(Action::await_change, Action::requeue));
         }
     };
