@@ -110,7 +110,9 @@ fn answer(told: &mut Told, method: &Method, path: &str, body: &Bytes) -> Respons
     let body: Value = serde_json::from_slice(body).unwrap_or_default();
     told.heard.push((method.clone(), path.to_owned(), body.clone()));
     let refused = told.refused.filter(|(end, _)| *method == Method::PATCH && path.ends_with(end));
-    let refused = refused.map(|(_, status)| status);
+    // As the real one does: `null` is another thing than nothing.
+    let null = body.pointer("/metadata/resourceVersion").is_some_and(Value::is_null);
+    let refused = refused.map(|(_, status)| status).or(null.then_some(422));
     let (status, answer) = match refused {
         Some(status) => (status, failure(status)),
         None if *method == Method::GET => (404, failure(404)),

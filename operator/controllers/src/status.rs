@@ -64,12 +64,16 @@ impl Context {
             return Ok(false);
         }
         let name = object.name_any();
-        let patch = json!({
+        let mut patch = json!({
             "apiVersion": K::api_version(&()),
             "kind": K::kind(&()),
-            "metadata": {"name": name, "resourceVersion": version},
+            "metadata": {"name": name},
             "status": status,
         });
+        // `null` is a version, and a wrong one.
+        if let Some(version) = version {
+            patch["metadata"]["resourceVersion"] = version.into();
+        }
         let params = PatchParams::apply(site.0).force();
         let what = || named(&K::kind(&()), object.namespace().as_deref(), &name);
         let patch = Patch::Apply(&patch);
