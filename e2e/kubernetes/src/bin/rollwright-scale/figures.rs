@@ -69,18 +69,18 @@ fn seconds(of: Duration) -> String {
 /// The table.
 pub(crate) fn rows(plan: &Plan, of: &Measured) -> Vec<Row> {
     let size = plan.size;
-    let plain = || of.plain.map_or_else(|| "-".to_owned(), seconds);
+    let beside = || of.plain.map(seconds).unwrap_or_default();
     let mut rows = vec![
         Row::new(
             format!("{} nodes, {} jobs: all {} workers run", size.nodes, size.jobs, size.workers),
             seconds(of.running),
         )
-        .beside(plain()),
+        .beside(beside()),
     ];
-    let settled = Row::new("and all conditions as expected", seconds(of.settled)).beside(plain());
+    let settled = Row::new("and all conditions as expected", seconds(of.settled)).beside(beside());
     rows.push(match of.plain {
-        Some(plain) => {
-            let reached = of.settled <= plain + Duration::from_mins(1);
+        Some(deployments) => {
+            let reached = of.settled <= deployments + Duration::from_mins(1);
             settled.target("at most 60 s more", reached)
         }
         None => settled,
@@ -93,14 +93,19 @@ pub(crate) fn rows(plan: &Plan, of: &Measured) -> Vec<Row> {
     rows.push(
         Row::new(
             "peak memory of the controllers",
-            format!("{:.1} MiB", of.memory as f64 / 1048576.0),
+            format!("{:.1} MiB", of.memory as f64 / 1_048_576.0),
         )
         .target("< 256 MiB", of.memory < 256 << 20),
     );
-    rows.push(Row::new("their processor time until settled", seconds(of.rise_cpu)));
-
-    for (when, samples) in [("until settled", &of.rise), ("while nothing changes", &of.steady)] {
+    for (when, samples, cpu) in [
+        ("until settled", &of.rise, of.rise_cpu),
+        ("while nothing changes", &of.steady, of.steady_cpu),
+    ] {
         rows.extend(reconciliations(when, samples));
+        let all = count(samples.by(&format!("{OWN}_count"), "kind").into_values());
+        let each = cpu.as_secs_f64() * 1e3 / all.max(1) as f64;
+        let figure = format!("processor time {when}, and for each reconciliation");
+        rows.push(Row::new(figure, format!("{}, {each:.2} ms", seconds(cpu))));
     }
 
     let span = plan.steady.as_secs();

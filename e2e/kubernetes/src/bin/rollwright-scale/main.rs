@@ -33,7 +33,7 @@ struct Cli {
     /// Fake nodes.
     #[arg(long, default_value_t = 1000)]
     nodes: u32,
-    /// RolloutJobs.
+    /// Jobs.
     #[arg(long, default_value_t = 500)]
     jobs: u32,
     /// Workers of all jobs together.
