@@ -1,0 +1,6 @@
+//! The core's pool through the driver: over the fake with all its failures, and over engines
+//! with sleep routes (engine-sim, a simulator).
+
+mod failures;
+mod node;
+mod sleep;
