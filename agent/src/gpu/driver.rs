@@ -90,10 +90,10 @@ impl Driver {
                     Event::Restored(engine, order, within(limit, what, restored).await)
                 });
             }
-            Command::Evict { engine, order, limit, .. } => {
+            Command::Evict { engine, order, residue, limit, .. } => {
                 let (backend, device) = (Arc::clone(&self.backend), Arc::clone(&self.device));
                 self.order(engine, order, async move {
-                    let evicted = evict(&*backend, &*device, engine);
+                    let evicted = evict(&*backend, &*device, engine, residue);
                     Event::Evicted(engine, order, within(limit, Order::Evict, evicted).await)
                 });
             }
@@ -222,12 +222,11 @@ async fn evict(
     backend: &dyn Backend,
     device: &dyn Device,
     engine: EngineId,
+    residue: u64,
 ) -> Result<Proof, Trouble> {
-    let before = device.held(engine).await?;
     backend.evict(engine).await?;
     let asleep = backend.is_asleep(engine).await?;
-    // Whether what is left is little enough is for the core to say.
-    let held = settled(device, engine, before / 2).await?;
+    let held = settled(device, engine, residue).await?;
     Ok(Proof { asleep, held, answers: false })
 }
 

@@ -10,8 +10,8 @@ use serde_json::json;
 use tokio::sync::Mutex;
 
 use super::node::{Wired, config};
-use crate::gpu::sleep::{EngineSleep, Probe, Processes, SleepMode};
 use crate::gpu::Device;
+use crate::gpu::sleep::{EngineSleep, Probe, Processes, SleepMode};
 
 /// Engine-sims in this process. As a device it goes by the calls that they took.
 #[derive(Default)]
