@@ -39,7 +39,8 @@ enum Done {
 
 impl std::fmt::Debug for Driver {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Driver").field("orders", &self.orders).field("calls", &self.calls).finish()
+        let mut shown = f.debug_struct("Driver");
+        shown.field("orders", &self.orders).field("calls", &self.calls).finish_non_exhaustive()
     }
 }
 
@@ -100,14 +101,12 @@ impl Driver {
             Command::Stop { engine, order, limit, .. } => self.stop(engine, order, limit),
             Command::Run { action, engine, .. } => self.call(action, engine),
             Command::Cancel { action, engine, .. } => {
+                let Some((_, call)) = self.calls.get(&action) else {
+                    let result = Err(cancelled());
+                    return Some(Event::Finished { action, engine, result });
+                };
                 // Its end is reported when the call is dropped.
-                match self.calls.get(&action) {
-                    Some((_, call)) => call.abort(),
-                    None => {
-                        let result = Err(cancelled());
-                        return Some(Event::Finished { action, engine, result });
-                    }
-                }
+                call.abort();
             }
             // Between the core and its callers.
             Command::Ended { .. } | Command::Drained(_) => {}

@@ -103,8 +103,8 @@ impl EngineSleep {
 }
 
 /// Both kinds of memory, by the names that SGLang gives them.
-fn all_memory() -> Option<Value> {
-    Some(json!({"tags": ["kv_cache", "weights"]}))
+fn all_memory() -> Value {
+    json!({"tags": ["kv_cache", "weights"]})
 }
 
 #[async_trait]
@@ -132,7 +132,7 @@ impl Backend for EngineSleep {
             }
             SleepMode::Sglang => {
                 let route = "/resume_memory_occupation";
-                self.post_json(engine, Order::Wake, route, all_memory()).await?;
+                self.post_json(engine, Order::Wake, route, Some(all_memory())).await?;
             }
         }
         self.note(engine, false).await;
@@ -145,7 +145,7 @@ impl Backend for EngineSleep {
             SleepMode::VllmDiscard => self.post(engine, Order::Evict, "/sleep?level=2").await?,
             SleepMode::Sglang => {
                 let route = "/release_memory_occupation";
-                self.post_json(engine, Order::Evict, route, all_memory()).await?;
+                self.post_json(engine, Order::Evict, route, Some(all_memory())).await?;
             }
         }
         self.note(engine, true).await;

@@ -21,7 +21,7 @@ async fn wired(limit: Duration) -> (Arc<FakeGpus>, Wired) {
     (fake, wired)
 }
 
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = Duration::from_mins(1);
 
 async fn serve(wired: &mut Wired, services: &[usize]) {
     for service in services {

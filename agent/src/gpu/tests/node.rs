@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use crate::gpu::{Backend, Caller, Device, Driver};
 
 /// A generous limit of a whole test.
-pub(super) const LIMIT: Duration = Duration::from_secs(120);
+pub(super) const LIMIT: Duration = Duration::from_mins(2);
 
 pub(super) fn kind(service: usize) -> Kind {
     Kind { service: ServiceIndex(service), degree: Degree::new(1).unwrap() }
