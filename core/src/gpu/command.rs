@@ -37,6 +37,8 @@ pub enum Command {
         order: OrderId,
         /// Where.
         node: NodeId,
+        /// Bytes that it may keep on each GPU.
+        residue: u64,
         /// Time for it.
         limit: Duration,
     },

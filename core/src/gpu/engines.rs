@@ -104,9 +104,10 @@ impl Pool {
     pub(super) fn evict(&mut self, id: EngineId, now: Time) {
         let Some(engine) = self.engines.get(&id) else { return };
         let node = self.node_of(engine.chunk);
+        let residue = self.footprint(engine.kind).map_or(0, |footprint| footprint.residue);
         let (order, limit) = self.order(id, State::Evicting, Order::Evict, now);
         self.stats.evictions += 1;
-        self.out.push(Command::Evict { engine: id, order, node, limit });
+        self.out.push(Command::Evict { engine: id, order, node, residue, limit });
     }
 
     /// Ends an engine. Its GPUs are in use until it is gone.

@@ -98,9 +98,6 @@ pub enum Trouble {
     /// An action on it did not end when it was cancelled.
     #[error("an action on it could not be ended")]
     Hung,
-    /// Its node is being drained.
-    #[error("its node is being drained")]
-    Drained,
 }
 
 /// What an agent is told to do with an engine.
@@ -147,7 +144,6 @@ impl Trouble {
             Self::HostMemoryShort(_) => "HostMemoryShort",
             Self::AgentLost => "AgentLost",
             Self::Hung => "EngineHung",
-            Self::Drained => "NodeDraining",
         }
     }
 
