@@ -18,7 +18,7 @@ const UNPACK: &str =
 const SUITE: &str = "cd repo && PYTHONPATH=src:. python3 -m pytest -q -o addopts= \
                      -p no:cacheprovider -n $ROLLWRIGHT_CPUS tests/test_validate.py tests/test_utils.py";
 /// Suites that are asked for at one moment, and how often that is done.
-const LOADS: [(usize, usize); 3] = [(1, 2), (3, 1), (8, 1)];
+const LOADS: [(usize, usize); 3] = [(1, 1), (2, 1), (5, 1)];
 
 /// The mean completion time of each load under each policy.
 pub(crate) async fn measure() -> anyhow::Result<Vec<Row>> {
