@@ -22,7 +22,7 @@ use crate::topology::Reserved;
 /// has the same path for Docker as for itself.
 ///
 /// Against a queue on this machine:
-///   rollwright-agent --queue unix:/run/rollwright/queue.sock --node $(hostname)
+///   rollwright-agent --queue unix:/run/rollwright/link.sock --node $(hostname)
 ///
 /// Against a queue elsewhere (mutual TLS, never plain HTTP):
 ///   rollwright-agent --queue https://queue.rl.svc:7443 --node n1
@@ -39,7 +39,7 @@ pub struct Cli {
     #[arg(long, env = "ROLLWRIGHT_QUEUE", required_unless_present = "links")]
     queue: Option<String>,
     /// Directory of assignments, NODE.json for each node, and of the certificates for
-    /// their queues: pool, queue, cgroup parent and what is kept back come from there,
+    /// their queues: pool, queue, reservation and what is kept back come from there,
     /// and are looked at every second
     #[arg(
         long,

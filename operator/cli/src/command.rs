@@ -53,8 +53,8 @@ Examples:
   kubectl rollwright paper tangram             # all of ARL-Tangram
   kubectl rollwright paper tangram-act-cpu --json
 
-Output with --json: {\"experiments\":[{\"name\":..,\"source\":..,\"quantity\":..,\"paper\":9.0,
-  \"ours\":11.2,\"better\":\"higher\",\"assumptions\":[..],\"seeds\":5,\"interval\":[10.8,11.6],..}]}")]
+Output with --json: {\"experiments\":[{\"name\":..,\"source\":..,\"quantity\":..,\"paper\":..,
+  \"ours\":..,\"better\":\"higher\",\"assumptions\":[..],\"seeds\":5,\"interval\":[..,..],..}]}")]
     Paper(Paper),
 }
 

@@ -38,7 +38,7 @@ const EXAMPLES: &str = "Examples:
 /// What this process is.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Role {
-    /// Run queue and agent in one process from manifests, without an API server
+    /// Run queue, agent and, with --engine, a gateway in one process, without an API server
     Standalone(Standalone),
     /// Run the action queue: callers and agents connect to it
     Queue(Queue),
