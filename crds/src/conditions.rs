@@ -96,6 +96,8 @@ pub mod reasons {
     pub const REPLACING_WORKERS: &str = "ReplacingWorkers";
     /// Workers do not come up, again and again.
     pub const WORKERS_FAILING: &str = "WorkersFailing";
+    /// The API server, or a policy or quota of the cluster, refuses what has to be made.
+    pub const API_REFUSED: &str = "ApiRefused";
     /// A weight update is being taken over.
     pub const WEIGHTS_UPDATING: &str = "WeightsUpdating";
 }

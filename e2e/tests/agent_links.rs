@@ -90,7 +90,7 @@ impl Queue {
             "pool": "local",
             "queue": format!("https://localhost:{}", self.link.port()),
             "tls": format!("team.{}", self.name),
-            "cgroupParent": null,
+            "reservation": null,
             "reservedCores": "",
             "reservedMemoryBytes": reserved_memory,
         })

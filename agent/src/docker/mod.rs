@@ -101,6 +101,13 @@ impl Engine {
         Ok(info.docker_root_dir.unwrap_or_else(|| "/var/lib/docker".into()).into())
     }
 
+    /// How a cgroup, relative to the root of the hierarchy, is named as the parent of containers.
+    pub async fn cgroup_parent(&self, cgroup: &Path) -> Result<String, Fault> {
+        let info = self.docker.info().await;
+        let info = info.map_err(|error| fault::docker("asking Docker for its driver", &error))?;
+        probe::cgroup_parent(&info, cgroup)
+    }
+
     /// Creates a container.
     pub async fn create(&self, name: &str, body: ContainerCreateBody) -> Result<(), Fault> {
         let options = CreateContainerOptionsBuilder::default().name(name).build();

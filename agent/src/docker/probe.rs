@@ -2,10 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use bollard::models::SystemInfo;
+use bollard::models::{SystemInfo, SystemInfoCgroupDriverEnum};
+use rollwright_core::fault::Fault;
 use rustix::process::{Resource, getrlimit};
 
 use super::spec::Capabilities;
+use crate::fault;
 
 /// Reads the capabilities from Docker's own report and this machine.
 pub fn capabilities(info: &SystemInfo) -> Capabilities {
@@ -17,6 +19,22 @@ pub fn capabilities(info: &SystemInfo) -> Capabilities {
         root_device: root_device(Path::new(root), Path::new("/sys")),
         open_files: open_files.and_then(|limit| limit.try_into().ok()).unwrap_or(i64::MAX),
     }
+}
+
+/// A cgroup below the root as the engine wants it named: by its path, or under systemd by the
+/// name of its slice, which tells the path (systemd.slice(5)).
+pub fn cgroup_parent(info: &SystemInfo, cgroup: &Path) -> Result<String, Fault> {
+    if info.cgroup_driver != Some(SystemInfoCgroupDriverEnum::SYSTEMD) {
+        return Ok(format!("/{}", cgroup.display()));
+    }
+    let slice = cgroup.file_name().filter(|_| cgroup.extension().is_some_and(|of| of == "slice"));
+    slice.and_then(|name| name.to_str()).map(str::to_owned).ok_or_else(|| {
+        let message = format!(
+            "Docker's cgroup driver is systemd and `{}` is no slice: give the kubelet and Docker the same driver",
+            cgroup.display()
+        );
+        fault::infrastructure("CgroupDriversDiffer", message)
+    })
 }
 
 /// Why a writable layer cannot be bounded; `None` when it can.
@@ -75,6 +93,20 @@ mod tests {
             driver_status: Some(vec![vec!["Backing Filesystem".into(), backing.into()]]),
             ..Default::default()
         }
+    }
+
+    #[test]
+    fn a_parent_is_a_path_or_under_systemd_a_slice() {
+        let of = |driver| SystemInfo { cgroup_driver: Some(driver), ..Default::default() };
+        let (slice, plain) = ("kubepods.slice/kubepods-pod1.slice", "kubepods/pod1");
+        let parent = |driver, cgroup| cgroup_parent(&of(driver), Path::new(cgroup));
+        for cgroup in [slice, plain] {
+            let named = parent(SystemInfoCgroupDriverEnum::CGROUPFS, cgroup).unwrap();
+            assert_eq!(named, format!("/{cgroup}"));
+        }
+        let systemd = |cgroup| parent(SystemInfoCgroupDriverEnum::SYSTEMD, cgroup);
+        assert_eq!(systemd(slice).unwrap(), "kubepods-pod1.slice");
+        assert_eq!(systemd(plain).unwrap_err().reason, "CgroupDriversDiffer");
     }
 
     #[test]

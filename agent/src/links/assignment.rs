@@ -21,9 +21,9 @@ pub struct Assignment {
     /// `<namespace>.<queue>`: the certificates beside the assignment are `<tls>.ca.crt`,
     /// `<tls>.crt` and `<tls>.key`.
     pub tls: String,
-    /// Cgroup that sandboxes are made below: the one of the node's reservation.
+    /// UID of the pod that holds the node's cores: sandboxes are made below its cgroup.
     #[serde(default)]
-    pub cgroup_parent: Option<String>,
+    pub reservation: Option<String>,
     /// Cores that no action gets, such as `0,8-9`.
     #[serde(default)]
     pub reserved_cores: String,
@@ -76,8 +76,9 @@ impl Assignment {
         if self.tls.is_empty() || !self.tls.bytes().all(plain) {
             return Err(format!("tls is `{}`: write <namespace>.<queue>", self.tls));
         }
-        if self.cgroup_parent.as_ref().is_some_and(String::is_empty) {
-            return Err("cgroupParent is empty: name a cgroup, or leave it out".to_owned());
+        let is_uid = |uid: &String| !uid.is_empty() && uid.bytes().all(plain);
+        if let Some(uid) = self.reservation.as_ref().filter(|uid| !is_uid(uid)) {
+            return Err(format!("reservation is `{uid}`: write a pod's uid, or leave it out"));
         }
         let cores: Result<CoreList, _> = self.reserved_cores.parse();
         cores.map(drop).map_err(|error| format!("reservedCores: {error}"))
@@ -85,9 +86,9 @@ impl Assignment {
 
     /// True when sandboxes made under this assignment stay under another.
     pub(super) fn keeps(&self, other: Option<&Self>) -> bool {
-        let of = |of: &Self| {
-            (of.pool.clone(), of.queue.clone(), of.tls.clone(), of.cgroup_parent.clone())
-        };
+        fn of(of: &Assignment) -> (&str, &str, &str, Option<&str>) {
+            (&of.pool, &of.queue, &of.tls, of.reservation.as_deref())
+        }
         other.is_some_and(|other| of(self) == of(other))
     }
 
@@ -157,7 +158,7 @@ mod tests {
     use super::*;
 
     const TEXT: &str = r#"{"pool":"cpu","queue":"https://q-queue.team.svc:9461","tls":"team.q",
-        "cgroupParent":"/kubepods/pod1","reservedCores":"0,2-3","reservedMemoryBytes":5,"newer":1}"#;
+        "reservation":"5c8b-1","reservedCores":"0,2-3","reservedMemoryBytes":5,"newer":1}"#;
 
     fn read(text: &str) -> Result<Option<Assignment>, String> {
         let dir = tempfile::tempdir().unwrap();
@@ -178,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn sandboxes_stay_while_queue_pool_and_cgroup_do() {
+    fn sandboxes_stay_while_queue_pool_and_reservation_do() {
         let first = read(TEXT).unwrap().unwrap();
         assert!(first.keeps(Some(&first)) && !first.keeps(None));
         assert!(first.keeps(Some(&Assignment { reserved_memory_bytes: 9, ..first.clone() })));
@@ -186,7 +187,7 @@ mod tests {
             Assignment { pool: "other".into(), ..first.clone() },
             Assignment { queue: "https://p-queue.team.svc:9461".into(), ..first.clone() },
             Assignment { tls: "team.p".into(), ..first.clone() },
-            Assignment { cgroup_parent: None, ..first.clone() },
+            Assignment { reservation: None, ..first.clone() },
         ] {
             assert!(!first.keeps(Some(&other)), "{other:?}");
         }
@@ -198,7 +199,8 @@ mod tests {
             ("https://", "http://", "https://host:port"),
             ("\"team.q\"", "\"../team.q\"", "<namespace>.<queue>"),
             ("0,2-3", "3-2", "reservedCores"),
-            ("/kubepods/pod1", "", "cgroupParent is empty"),
+            ("5c8b-1", "", "a pod's uid"),
+            ("5c8b-1", "../x", "a pod's uid"),
             ("\"pool\"", "\"poll\"", "missing field `pool`"),
         ] {
             let error = read(&TEXT.replacen(from, to, 1)).unwrap_err();

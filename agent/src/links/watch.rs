@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::assignment::Assignment;
 
 /// How often it is looked at.
-const EVERY: Duration = Duration::from_secs(1);
+pub(super) const EVERY: Duration = Duration::from_secs(1);
 /// Looks in a row at which the file must be missing. The kubelet exchanges a mounted
 /// directory in steps, and one look may fall between two of them.
 const MISSING: u32 = 2;

@@ -35,6 +35,13 @@ helm.sh/chart: {{ $context.Chart.Name }}-{{ $context.Chart.Version | replace "+"
 {{- end -}}
 {{- end }}
 
+{{/* Name of the reservations' priority class, or nothing. */}}
+{{- define "rollwright.reservationPriorityClass" -}}
+{{- with .Values.controllers.reservationPriorityClass -}}
+{{- if .create }}rollwright-reservation{{ else }}{{ .name }}{{ end -}}
+{{- end -}}
+{{- end }}
+
 {{/* How every pod of ours but the agent's is confined. */}}
 {{- define "rollwright.confined" -}}
 allowPrivilegeEscalation: false

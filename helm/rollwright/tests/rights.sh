@@ -81,6 +81,7 @@ refused $me "$role" create namespace mine
 refused $me "$role" delete namespace "$elsewhere"
 refused $me "$role" delete node rollwright-rights
 refused $me "$role" -n "$elsewhere" create token default
+refused $me "$role" -n "$namespace" create token default
 refused $me "$role" delete --raw "/api/v1/namespaces/$elsewhere/secrets"
 refused $me "$role" -n "$elsewhere" get --raw "/api/v1/namespaces/$elsewhere/pods/x/log"
 refused $me "$role" -n "$elsewhere" delete secret theirs
@@ -106,8 +107,13 @@ applied refused $me $policy "{apiVersion: v1, kind: ConfigMap, metadata: {name: 
 applied refused $me $policy "$(node 'labels: {theirs: "2"}')"
 applied refused $me $policy "$(node 'annotations: {mine: "1"}')"
 applied refused $me $policy "$(node '}, spec: {unschedulable: true')"
+refused $me $policy -n "$namespace" create token $me --duration=1h
+refused $me $policy -n "$namespace" create token $me --duration=1h --audience=rollwright
+refused $me $policy -n "$namespace" create token $me --duration=2h --audience=rollwright:a/queue/q
+refused $me $policy -n "$namespace" create token $me --duration=1h --audience=rollwright:a/queue/q --audience=rollwright:b/queue/q
 
 # And it does what it is there for.
+as $me -n "$namespace" create token $me --duration=1h --audience=rollwright:a/queue/q >/dev/null
 applied as $me "$(node 'labels: {rollwright.dev/pool: p, rollwright.dev/agent: host}')" >/dev/null
 for kind in ConfigMap Secret; do
   applied as $me "{apiVersion: v1, kind: $kind, metadata: {name: ours, labels: {app.kubernetes.io/managed-by: rollwright}}}" >/dev/null

@@ -85,17 +85,27 @@ fn parse_line(line: &str, namespace: Option<&Namespace>) -> Option<(JobId, [u8; 
         Some(namespace) => JobId::new(&namespace.qualify(job.as_str())).ok()?,
         None => job,
     };
-    if let Some(hex) = key.strip_prefix("sha256:") {
-        if hex.len() != 64 || !hex.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-            return None;
-        }
-        let mut hash = [0; 32];
-        for (byte, digits) in hash.iter_mut().zip(hex.as_bytes().chunks(2)) {
-            *byte = u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
-        }
-        return Some((job, hash));
+    let hashed = key.starts_with(HASHED);
+    (hashed || key.len() >= 16).then(|| Some((job, hash(key)?))).flatten()
+}
+
+/// Begins what is the SHA-256 of a key or token, in place of itself.
+const HASHED: &str = "sha256:";
+
+/// The SHA-256 of a key or token, of which a file holds that or itself; `None` where what follows
+/// `sha256:` is no hash.
+pub(crate) fn hash(written: &str) -> Option<[u8; 32]> {
+    let Some(hex) = written.strip_prefix(HASHED) else {
+        return Some(Sha256::digest(written.as_bytes()).into());
+    };
+    if hex.len() != 64 || !hex.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return None;
     }
-    (key.len() >= 16).then(|| (job, Sha256::digest(key.as_bytes()).into()))
+    let mut hash = [0; 32];
+    for (byte, digits) in hash.iter_mut().zip(hex.as_bytes().chunks(2)) {
+        *byte = u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
+    }
+    Some(hash)
 }
 
 #[cfg(test)]

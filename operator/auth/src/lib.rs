@@ -20,7 +20,7 @@ pub use authenticator::{AuthConfig, AuthError, Authenticator};
 pub use caller::{Caller, DEFAULT_JOB, InvalidNamespace, Namespace};
 pub use jwks::JwksError;
 pub use keys::KeysError;
-pub use metrics::{MetricsError, MetricsListen, MetricsListener};
+pub use metrics::{MOST_CONNECTIONS, MetricsError, MetricsListen, MetricsListener};
 pub use token::{AUDIENCE, TokenConfig};
 
 fn user(reason: &'static str, message: impl Into<String>) -> Fault {

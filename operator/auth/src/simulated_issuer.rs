@@ -14,6 +14,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::{AUDIENCE, TokenConfig};
 
+/// The own audience of those who trust it.
+pub const OWN_AUDIENCE: &str = "rollwright:team/simulated/receiver";
 /// How long its tokens are good.
 const LIFE: Duration = Duration::from_hours(1);
 
@@ -139,6 +141,13 @@ impl SimulatedIssuer {
         self.sign(&self.claims(namespace, account))
     }
 
+    /// A token of a service account for these audiences alone.
+    pub fn token_for(&self, namespace: &str, account: &str, audiences: &[&str]) -> String {
+        let mut claims = self.claims(namespace, account);
+        claims["aud"] = json!(audiences);
+        self.sign(&claims)
+    }
+
     /// Whose tokens count that are verified with the key set in `jwks`; `operators` may
     /// operate.
     pub fn trusted(&self, jwks: impl Into<std::path::PathBuf>, operators: &[&str]) -> TokenConfig {
@@ -146,6 +155,7 @@ impl SimulatedIssuer {
             jwks: jwks.into(),
             issuer: self.issuer.clone(),
             audience: AUDIENCE.to_owned(),
+            own_audience: Some(OWN_AUDIENCE.to_owned()),
             operators: operators.iter().map(|subject| (*subject).to_owned()).collect(),
         }
     }

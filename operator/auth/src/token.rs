@@ -31,7 +31,11 @@ pub struct TokenConfig {
     pub issuer: String,
     /// Whom they must be for (one of `aud`); [`AUDIENCE`] as a rule.
     pub audience: String,
+    /// This receiver's own audience, which counts as well. Whoever is shown a token for it
+    /// can show it to nobody else.
+    pub own_audience: Option<String>,
     /// Subjects that may operate: `system:serviceaccount:NAMESPACE:NAME` of the controllers.
+    /// Their tokens count when they are for the own audience and for no other.
     pub operators: Vec<String>,
 }
 
@@ -48,6 +52,8 @@ pub(crate) enum Refused {
     Issuer(String),
     #[error("this token is for another audience: ask for one with audience `{0}`")]
     Audience(String),
+    #[error("a token of the controllers counts here when it is for audience `{0}` and no other")]
+    NotOursAlone(String),
     #[error("this token has expired: ask for a new one")]
     Expired,
     #[error("this token is not valid yet: compare the clocks")]
@@ -82,6 +88,15 @@ enum Audience {
     Many(Vec<String>),
 }
 
+impl Audience {
+    fn names(&self) -> &[String] {
+        match self {
+            Self::One(audience) => std::slice::from_ref(audience),
+            Self::Many(audiences) => audiences,
+        }
+    }
+}
+
 #[derive(Deserialize)]
 struct Kubernetes {
     namespace: String,
@@ -99,6 +114,7 @@ pub(crate) struct Tokens {
     keys: Reloading<Jwks>,
     issuer: String,
     audience: String,
+    own_audience: Option<String>,
     operators: Vec<String>,
     verified: Verified,
 }
@@ -112,6 +128,7 @@ impl Tokens {
             keys,
             issuer: config.issuer.clone(),
             audience: config.audience.clone(),
+            own_audience: config.own_audience.clone(),
             operators: config.operators.clone(),
             verified: Verified::default(),
         })
@@ -165,11 +182,9 @@ impl Tokens {
         if claims.iss != self.issuer {
             return Err(Refused::Issuer(self.issuer.clone()));
         }
-        let ours = match &claims.aud {
-            Audience::One(audience) => *audience == self.audience,
-            Audience::Many(audiences) => audiences.contains(&self.audience),
-        };
-        if !ours {
+        let audiences = claims.aud.names();
+        let own = self.own_audience.as_ref();
+        if !audiences.iter().any(|of| *of == self.audience || Some(of) == own) {
             return Err(Refused::Audience(self.audience.clone()));
         }
         let until = claims.exp.saturating_add(LEEWAY);
@@ -187,6 +202,10 @@ impl Tokens {
             return Err(Refused::NoServiceAccount);
         }
         let operates = self.operators.contains(&claims.sub);
+        if operates && own.map(std::slice::from_ref) != Some(audiences) {
+            let own = own.unwrap_or(&self.audience).clone();
+            return Err(Refused::NotOursAlone(own));
+        }
         let caller = if operates { Caller::operator() } else { Caller::of_namespace(namespace) };
         Ok((caller, until))
     }

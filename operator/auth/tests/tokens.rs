@@ -8,8 +8,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use proptest::prelude::*;
 use ring::hmac;
-use rollwright_auth::simulated_issuer::{SigningKey, SimulatedIssuer};
-use rollwright_auth::{AuthConfig, Authenticator, Caller, Namespace};
+use rollwright_auth::simulated_issuer::{OWN_AUDIENCE, SigningKey, SimulatedIssuer};
+use rollwright_auth::{AUDIENCE, AuthConfig, Authenticator, Caller, Namespace};
 use rollwright_core::ids::JobId;
 use serde_json::{Value, json};
 
@@ -74,14 +74,53 @@ fn a_token_is_good_for_its_namespace() {
     for _ in 0..2 {
         assert_eq!(ask(&who, &place.issuer.token("team", "trainer")).unwrap(), of("team"));
     }
-    let token = place.issuer.token("rollwright", "rollwright-controllers");
-    assert_eq!(ask(&who, &token).unwrap(), Caller::operator());
     // Another account of the operator's namespace is no operator, nor is its name elsewhere.
     for (namespace, account) in [("rollwright", "default"), ("team", "rollwright-controllers")] {
         assert_eq!(ask(&who, &place.issuer.token(namespace, account)).unwrap(), of(namespace));
     }
     let fault = who.authenticate(None, SystemTime::now()).unwrap_err();
     assert!(fault.message.contains("service account token"), "{fault}");
+}
+
+/// Whoever is shown the controllers' token has nothing that is good elsewhere.
+#[test]
+fn the_operator_shows_a_token_for_the_receiver_alone() {
+    let place = Place::new();
+    let who = place.open();
+    let token = |audiences: &[&str]| {
+        place.issuer.token_for("rollwright", "rollwright-controllers", audiences)
+    };
+    assert_eq!(ask(&who, &token(&[OWN_AUDIENCE])).unwrap(), Caller::operator());
+    for several in [
+        &[AUDIENCE][..],
+        &[AUDIENCE, OWN_AUDIENCE],
+        &[OWN_AUDIENCE, "rollwright:team/simulated/other"],
+        &[OWN_AUDIENCE, OWN_AUDIENCE],
+    ] {
+        let refused = ask(&who, &token(several)).unwrap_err();
+        assert!(refused.contains(OWN_AUDIENCE), "{several:?}: {refused}");
+    }
+    let other = token(&["rollwright:team/simulated/other"]);
+    assert!(ask(&who, &other).unwrap_err().contains("another audience"));
+    // Without an own audience nobody is the operator.
+    let mut config = place.config();
+    config.tokens.as_mut().unwrap().own_audience = None;
+    let who = config.open(SystemTime::now()).unwrap();
+    for audience in [AUDIENCE, OWN_AUDIENCE] {
+        assert!(ask(&who, &token(&[audience])).is_err(), "{audience}");
+    }
+}
+
+#[test]
+fn a_tenant_may_show_a_token_for_the_receiver_alone() {
+    let place = Place::new();
+    let who = place.open();
+    for good in [&[OWN_AUDIENCE][..], &[AUDIENCE], &["api", OWN_AUDIENCE]] {
+        let token = place.issuer.token_for("team", "gateway", good);
+        assert_eq!(ask(&who, &token).unwrap(), of("team"), "{good:?}");
+    }
+    let token = place.issuer.token_for("team", "gateway", &["rollwright:other/queue/q"]);
+    assert!(ask(&who, &token).unwrap_err().contains("another audience"));
 }
 
 #[test]

@@ -2,7 +2,9 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
-use rollwright_crds::conditions::Condition;
+use rollwright_crds::conditions::{Condition, reasons, types};
+
+use crate::error::CallError;
 
 /// Longest message, in characters; the API server takes 32,768.
 const LONGEST_MESSAGE: usize = 1024;
@@ -30,6 +32,13 @@ impl Wish {
     /// Nobody can tell.
     pub fn unknown(kind: &'static str, reason: &'static str, message: impl Into<String>) -> Self {
         Self { kind, status: "Unknown", reason, message: message.into() }
+    }
+
+    /// Not ready, since a request to the API server was refused; none where it failed otherwise
+    /// and may do next time.
+    pub fn rejected(error: &CallError) -> Option<Self> {
+        let says = || Self::is_false(types::READY, reasons::API_REFUSED, error.to_string());
+        error.is_rejected().then(says)
     }
 
     /// One of `rollwright_crds::conditions::types`.
@@ -78,6 +87,20 @@ pub fn merge(
                 .map_or_else(|| Time(whole_seconds(now)), |c| c.last_transition_time.clone()),
         });
     }
+    merged
+}
+
+/// One condition made as wished, and the others as they are.
+pub fn replace(
+    old: &[Condition],
+    wish: Wish,
+    generation: Option<i64>,
+    now: Timestamp,
+) -> Vec<Condition> {
+    let mut merged = merge(old, vec![wish], generation, now);
+    let others = old.iter().filter(|condition| merged.iter().all(|of| of.type_ != condition.type_));
+    let others: Vec<Condition> = others.cloned().collect();
+    merged.extend(others);
     merged
 }
 

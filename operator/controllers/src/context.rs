@@ -15,7 +15,7 @@ use crate::metrics::Metrics;
 use crate::observed::Observed;
 use crate::settings::Settings;
 use crate::stores::Stores;
-use crate::token::TokenFile;
+use crate::token::Tokens;
 
 /// What every reconciliation has at hand. Shared, and the same for all controllers.
 pub struct Context {
@@ -43,8 +43,8 @@ pub struct Context {
     pub metrics: Arc<Metrics>,
     /// identity task --keys and issuer of the API server--> reconciliations; none until known.
     pub issuer_rx: watch::Receiver<Option<Arc<Issuer>>>,
-    /// Our own token for queues and gateways; absent where none was mounted.
-    pub token: Option<TokenFile>,
+    /// Our own tokens for queues and gateways.
+    pub tokens: Arc<Tokens>,
     /// Whether kubelets may be asked for their configuration.
     pub read_kubelet: bool,
 }

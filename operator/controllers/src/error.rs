@@ -52,6 +52,11 @@ impl CallError {
         matches!(self.status(), Some(403 | 404))
     }
 
+    /// The request cannot succeed as it is: the API server, a policy or a quota says no.
+    pub fn is_rejected(&self) -> bool {
+        matches!(self.status(), Some(400 | 403 | 413 | 422)) && !self.is_terminating()
+    }
+
     /// The namespace is on its way out: nothing can be made in it any more, and nothing needs to.
     pub fn is_terminating(&self) -> bool {
         let CallFault::Kube(kube::Error::Api(status)) = &self.fault else { return false };

@@ -1,7 +1,7 @@
 //! What the controllers say to gateways, and hear from them: `/rollout/v1/workers` and
 //! `/rollout/v1/status`.
 
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::call;
 use crate::error::Categorised;
-use crate::token::{TokenError, TokenFile};
+use crate::token::TokenError;
 
 /// Longest wait for one answer.
 const LONGEST: Duration = Duration::from_secs(5);
@@ -95,9 +95,6 @@ pub struct Buffer {
 #[derive(Debug, thiserror::Error)]
 pub enum GatewayError {
     /// We have no token to show.
-    #[error("the controllers have no token for gateways: start them with --token-file")]
-    NoToken,
-    /// Our token cannot be read.
     #[error(transparent)]
     Token(#[from] TokenError),
     /// It cannot be reached.
@@ -137,7 +134,7 @@ pub enum GatewayError {
 impl Categorised for GatewayError {
     fn category(&self) -> &'static str {
         match self {
-            Self::NoToken | Self::Token(_) => "NoToken",
+            Self::Token(error) => error.category(),
             Self::Unreachable { .. } => "GatewayUnreachable",
             Self::TimedOut { .. } => "GatewayTimedOut",
             Self::Refused { .. } => "GatewayRefused",
@@ -147,12 +144,12 @@ impl Categorised for GatewayError {
 }
 
 /// One gateway: its address and what we show it. Connections are shared.
-#[derive(Clone, Debug)]
-pub struct GatewayClient<'a> {
+#[derive(Clone)]
+pub struct GatewayClient {
     /// `HOST:PORT`.
     pub address: String,
-    /// Our token, read at each use: the kubelet renews it.
-    pub token: Option<&'a TokenFile>,
+    /// Our token for this gateway alone.
+    pub token: Arc<str>,
 }
 
 type Http = Client<HttpConnector, Full<Bytes>>;
@@ -166,7 +163,7 @@ static HTTP: LazyLock<Http> = LazyLock::new(|| {
         .build(connector)
 });
 
-impl GatewayClient<'_> {
+impl GatewayClient {
     /// Says which workers there are; returns how they are.
     pub async fn set_workers(
         &self,
@@ -189,8 +186,7 @@ impl GatewayClient<'_> {
         path: &str,
         body: Vec<u8>,
     ) -> Result<T, GatewayError> {
-        let token = self.token.ok_or(GatewayError::NoToken)?.read().await?;
-        let mut bearer = HeaderValue::try_from(format!("Bearer {token}"))
+        let mut bearer = HeaderValue::try_from(format!("Bearer {}", self.token))
             .map_err(|fault| self.malformed(&fault))?;
         bearer.set_sensitive(true);
         let request = Request::builder()

@@ -5,8 +5,6 @@ use k8s_openapi::api::core::v1::{
     SecurityContext, ServiceAccountTokenProjection, Volume, VolumeProjection,
 };
 
-use crate::settings::AUDIENCE;
-
 /// User and group of our processes.
 pub const USER: i64 = 65532;
 
@@ -36,10 +34,10 @@ pub fn container() -> SecurityContext {
     }
 }
 
-/// A volume with a token of the pod's service account for our own processes, file `token`.
-pub fn token_volume(name: &str) -> Volume {
+/// A volume with a token of the pod's service account for `audience`, file `token`.
+pub fn token_volume(name: &str, audience: String) -> Volume {
     let token = ServiceAccountTokenProjection {
-        audience: Some(AUDIENCE.to_owned()),
+        audience: Some(audience),
         expiration_seconds: Some(3600),
         path: "token".to_owned(),
     };

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Client;
 use serde::Deserialize;
 use tokio::sync::watch;
@@ -13,11 +15,11 @@ use tokio::time::Instant;
 
 use crate::call::Calls;
 use crate::error::CallError;
-use crate::token::TokenFile;
+use crate::token::Tokens;
 
 /// How often the keys are read again.
 const REFRESH: Duration = Duration::from_hours(1);
-/// How often our own token is looked at for a key that is not known.
+/// How often our youngest token is looked at for a key that is not known.
 const LOOK: Duration = Duration::from_mins(1);
 /// Waits after failures, the last for all further ones.
 const RETRY: [Duration; 4] = [
@@ -36,6 +38,19 @@ pub struct Issuer {
     pub jwks: String,
 }
 
+impl Issuer {
+    /// The keys as a ConfigMap that a receiver of tokens mounts: apart from what is built of its
+    /// spec, so that new keys come to one whose spec cannot be built now.
+    pub fn config_map(&self, metadata: ObjectMeta) -> ConfigMap {
+        let data = [("jwks.json", &self.jwks), ("issuer", &self.url)];
+        ConfigMap {
+            metadata,
+            data: Some(data.map(|(key, text)| (key.to_owned(), text.clone())).into()),
+            ..ConfigMap::default()
+        }
+    }
+}
+
 #[derive(Deserialize)]
 struct Discovery {
     issuer: String,
@@ -46,7 +61,7 @@ struct Discovery {
 pub(crate) async fn follow(
     client: Client,
     calls: Calls,
-    token: Option<TokenFile>,
+    tokens: Arc<Tokens>,
     issuer_tx: watch::Sender<Option<Arc<Issuer>>>,
     changed: impl Fn() + Send + Sync,
 ) {
@@ -54,7 +69,7 @@ pub(crate) async fn follow(
     let mut read_at: Option<Instant> = None;
     loop {
         let fresh = read_at.is_some_and(|at| at.elapsed() < REFRESH);
-        let wait = if fresh && !signs_with_unknown_key(token.as_ref(), &issuer_tx).await {
+        let wait = if fresh && !signs_with_unknown_key(&tokens, &issuer_tx) {
             LOOK
         } else {
             match fetch(&client, &calls).await {
@@ -101,15 +116,10 @@ async fn fetch(client: &Client, calls: &Calls) -> Result<Issuer, CallError> {
     Ok(Issuer { url: discovery.issuer, jwks: jwks.trim().to_owned() })
 }
 
-/// Whether the API server signs with a key that is not among the known ones: our own token,
-/// which the kubelet renews, tells its key's name.
-async fn signs_with_unknown_key(
-    token: Option<&TokenFile>,
-    issuer_tx: &watch::Sender<Option<Arc<Issuer>>>,
-) -> bool {
-    let Some(token) = token else { return false };
-    let Ok(token) = token.read().await else { return false };
-    let Some(id) = key_id(&token) else { return false };
+/// Whether the API server signs with a key that is not among the known ones: the youngest of our
+/// tokens tells its key's name.
+fn signs_with_unknown_key(tokens: &Tokens, issuer_tx: &watch::Sender<Option<Arc<Issuer>>>) -> bool {
+    let Some(id) = tokens.youngest().and_then(|token| key_id(&token)) else { return false };
     issuer_tx.borrow().as_ref().is_some_and(|issuer| !names_key(&issuer.jwks, &id))
 }
 

@@ -26,6 +26,8 @@ pub const DEGREE: &str = "rollwright.dev/degree";
 pub const ROLE: &str = "rollwright.dev/role";
 /// On pod templates: the hash of what the process reads only at its start.
 pub const CONFIG_HASH: &str = "rollwright.dev/config-hash";
+/// On queues' StatefulSets and pods: the pools that they were made with.
+pub const POOLS: &str = "rollwright.dev/pools";
 
 /// A part of Rollwright that has objects of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,6 +8,7 @@
 #![expect(clippy::doc_markdown, reason = "kinds of Kubernetes stand plain in prose")]
 
 pub mod apply;
+pub mod audience;
 pub mod backoff;
 pub mod call;
 pub mod conditions;
@@ -41,6 +42,8 @@ pub mod stores;
 pub mod token;
 pub mod watch;
 
+#[cfg(test)]
+mod fake_api;
 #[cfg(test)]
 mod golden;
 mod run;

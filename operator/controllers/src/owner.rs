@@ -27,6 +27,14 @@ pub fn metadata<K: Resource<DynamicType = ()>>(
     }
 }
 
+/// Whether the object with that uid is the one controlling owner: labels are anybody's to set, and
+/// a name may be another's by now.
+pub fn is_controlled_by(meta: &ObjectMeta, uid: Option<&str>) -> bool {
+    let owners = meta.owner_references.iter().flatten();
+    let mut controlling = owners.filter(|owner| owner.controller == Some(true));
+    controlling.any(|owner| Some(owner.uid.as_str()) == uid)
+}
+
 /// Namespace and name of the owner of this kind, if an object has one.
 pub fn of_kind<'a>(meta: &'a ObjectMeta, kind: &str) -> Option<&'a str> {
     let owners = meta.owner_references.iter().flatten();

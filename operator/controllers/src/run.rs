@@ -27,7 +27,7 @@ use crate::reward::Rewards;
 use crate::server::{self, ServeError};
 use crate::settings::Options;
 use crate::startup::{self, Watches};
-use crate::token::TokenFile;
+use crate::token::Tokens;
 use crate::watch::{Change, Listener, Listeners, What};
 
 /// Why the controllers ended.
@@ -69,7 +69,8 @@ pub async fn run_with(
     let calls = Calls::new(Arc::clone(&metrics));
     let (watches, stores) = Watches::open();
     let (issuer_tx, issuer_rx) = cell::channel(None);
-    let token = options.token_file.clone().map(TokenFile::new);
+    let tokens = Tokens::new(client.clone(), calls.clone(), &options.settings.namespace);
+    let tokens = Arc::new(tokens);
     let context = Arc::new(Context {
         client: client.clone(),
         settings: options.settings.clone(),
@@ -83,7 +84,7 @@ pub async fn run_with(
         observed: Arc::default(),
         metrics: Arc::clone(&metrics),
         issuer_rx,
-        token: token.clone(),
+        tokens: Arc::clone(&tokens),
         read_kubelet: options.read_kubelet,
     });
 
@@ -104,7 +105,7 @@ pub async fn run_with(
     let namespace = options.settings.namespace.clone();
     let mut tasks = watches.run(&client, &stores, &metrics, &listeners);
     let everything = move || listeners.tell(What::Everything, false);
-    tasks.spawn(identity::follow(client.clone(), calls.clone(), token, issuer_tx, everything));
+    tasks.spawn(identity::follow(client.clone(), calls.clone(), tokens, issuer_tx, everything));
     if let Some(addr) = options.metrics {
         let file = options.metrics_token_file.clone();
         tasks.spawn(server::serve(addr, file, Arc::clone(&metrics), stop.clone()).await?);
@@ -161,7 +162,7 @@ fn register<C: Controller>(context: &Arc<Context>) -> (Listener, Work) {
 /// The same for the one Secret of the agents.
 fn register_links(context: &Arc<Context>) -> (Listener, Work) {
     let changed = Arc::clone(&context.agents_changed);
-    let listener = links::listener(Arc::clone(&changed));
+    let listener = links::listener(Arc::clone(&changed), context.settings.namespace.clone());
     let context = Arc::clone(context);
     (listener, Box::new(move |stop| Box::pin(links::run(context, changed, stop))))
 }

@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
+use sha2::{Digest as _, Sha256};
 
+use crate::apply::hex;
 use crate::context::Context;
 use crate::error::{CallError, named};
-use crate::settings::METRICS_SECRET;
 
 /// How long a Secret is believed to be as it was read.
 const BELIEVED: Duration = Duration::from_mins(2);
@@ -163,11 +164,19 @@ impl Context {
         }
     }
 
-    /// The token of `/metrics`, if the release has one.
+    /// The token of `/metrics`, if the release has one: its hash, as queues and gateways take it.
+    /// They run where others may read their Secrets, and the token is good everywhere.
     pub async fn metrics_token(&self) -> Result<Option<Vec<u8>>, CallError> {
-        let secret = self.secret(&self.settings.namespace, METRICS_SECRET).await?;
-        Ok(secret.and_then(|secret| Some(secret.data.as_ref()?.get("token")?.0.clone())))
+        let secret = self.secret(&self.settings.namespace, &self.settings.metrics_secret).await?;
+        Ok(secret.and_then(|secret| hash_of_token(&secret)))
     }
+}
+
+/// `sha256:` and the hash of the token in a Secret; none where there is no token.
+fn hash_of_token(secret: &Secret) -> Option<Vec<u8>> {
+    let token = secret.data.as_ref()?.get("token")?.0.trim_ascii();
+    let hash = || format!("sha256:{}", hex(&Sha256::digest(token))).into_bytes();
+    (!token.is_empty()).then(hash)
 }
 
 #[cfg(test)]
@@ -184,6 +193,19 @@ mod tests {
         secret.metadata.name = Some("s".to_owned());
         secret.metadata.resource_version = Some(version.to_owned());
         Arc::new(secret)
+    }
+
+    /// As the receivers read it: <https://www.di-mgt.com.au/sha_testvectors.html>, of `abc`.
+    #[test]
+    fn the_metrics_token_leaves_the_release_as_its_hash() {
+        let of = |token: &str| {
+            let data = [("token".to_owned(), k8s_openapi::ByteString(token.into()))];
+            hash_of_token(&Secret { data: Some(data.into()), ..Secret::default() })
+        };
+        let hash = "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        assert_eq!(of("abc\n").as_deref(), Some(hash.as_bytes()));
+        assert_eq!(of("\n"), None);
+        assert_eq!(hash_of_token(&Secret::default()), None);
     }
 
     #[test]

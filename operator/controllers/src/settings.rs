@@ -3,12 +3,8 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// Name of the Secret with the bearer token of every `/metrics`, in the release namespace.
-pub const METRICS_SECRET: &str = "rollwright-metrics";
 /// Service account of the controllers, in the release namespace.
 pub const SERVICE_ACCOUNT: &str = "rollwright-controllers";
-/// Audience of the tokens that our processes show each other.
-pub const AUDIENCE: &str = "rollwright";
 
 /// What the built objects depend on besides the custom resources.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +17,10 @@ pub struct Settings {
     pub image_pull_policy: String,
     /// Image of reservation pods, with their command; absent: `image` with `rollwright pause`.
     pub reservation_image: Option<String>,
+    /// Priority class of reservation pods; absent: the cluster's default.
+    pub reservation_priority_class: Option<String>,
+    /// Name of the Secret with the bearer token of every `/metrics`, in the release namespace.
+    pub metrics_secret: String,
     /// Where queues and gateways keep what must survive them.
     pub storage: Storage,
 }
@@ -57,8 +57,6 @@ pub struct Options {
     pub metrics: Option<SocketAddr>,
     /// File with the bearer token of `/metrics`.
     pub metrics_token_file: Option<PathBuf>,
-    /// File with our own token for queues and gateways (audience `rollwright`).
-    pub token_file: Option<PathBuf>,
     /// Ask each node's kubelet for its CPU manager; needs `nodes/proxy`.
     pub read_kubelet: bool,
 }

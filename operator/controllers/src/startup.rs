@@ -21,8 +21,8 @@ pub(crate) struct Watches {
     pub(crate) rewards: Writer<rollwright_crds::RewardService>,
     pub(crate) nodes: Writer<k8s_openapi::api::core::v1::Node>,
     pub(crate) pods: Writer<k8s_openapi::api::core::v1::Pod>,
-    stateful_sets: Writer<k8s_openapi::api::apps::v1::StatefulSet>,
-    deployments: Writer<k8s_openapi::api::apps::v1::Deployment>,
+    pub(crate) stateful_sets: Writer<k8s_openapi::api::apps::v1::StatefulSet>,
+    pub(crate) deployments: Writer<k8s_openapi::api::apps::v1::Deployment>,
     services: Writer<kube::core::PartialObjectMeta<k8s_openapi::api::core::v1::Service>>,
     config_maps: Writer<kube::core::PartialObjectMeta<k8s_openapi::api::core::v1::ConfigMap>>,
     network_policies:

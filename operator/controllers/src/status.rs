@@ -29,16 +29,51 @@ impl Context {
         K: Resource<DynamicType = ()> + HasStatus + Clone + Debug + DeserializeOwned,
         K::Status: Serialize + PartialEq,
     {
+        self.write(site, api, object, status, None).await
+    }
+
+    /// The same, unless somebody has written the object since `object` was read: that is an
+    /// error with status 409.
+    pub async fn publish_next<K>(
+        &self,
+        site: Site,
+        api: &Api<K>,
+        object: &K,
+        status: &K::Status,
+    ) -> Result<bool, CallError>
+    where
+        K: Resource<DynamicType = ()> + HasStatus + Clone + Debug + DeserializeOwned,
+        K::Status: Serialize + PartialEq,
+    {
+        self.write(site, api, object, status, object.resource_version()).await
+    }
+
+    async fn write<K>(
+        &self,
+        site: Site,
+        api: &Api<K>,
+        object: &K,
+        status: &K::Status,
+        version: Option<String>,
+    ) -> Result<bool, CallError>
+    where
+        K: Resource<DynamicType = ()> + HasStatus + Clone + Debug + DeserializeOwned,
+        K::Status: Serialize + PartialEq,
+    {
         if object.status() == Some(status) {
             return Ok(false);
         }
         let name = object.name_any();
-        let patch = json!({
+        let mut patch = json!({
             "apiVersion": K::api_version(&()),
             "kind": K::kind(&()),
             "metadata": {"name": name},
             "status": status,
         });
+        // `null` is a version, and a wrong one.
+        if let Some(version) = version {
+            patch["metadata"]["resourceVersion"] = version.into();
+        }
         let params = PatchParams::apply(site.0).force();
         let what = || named(&K::kind(&()), object.namespace().as_deref(), &name);
         let patch = Patch::Apply(&patch);

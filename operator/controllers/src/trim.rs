@@ -1,7 +1,7 @@
 //! Cuts what the caches keep down to what somebody reads: 4,000 pods as the API server sends
 //! them would be hundreds of megabytes.
 
-use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
+use k8s_openapi::api::apps::v1::{Deployment, StatefulSet, StatefulSetSpec};
 use k8s_openapi::api::core::v1::{Container, Node, NodeSpec, NodeStatus, Pod, PodSpec, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
@@ -72,10 +72,13 @@ fn requests(container: Container) -> Container {
     }
 }
 
-/// Metadata and status.
+/// Metadata, status, and the claims, which are applied again as they are.
 pub(crate) fn stateful_set(set: &mut StatefulSet) {
     any(set);
-    set.spec = None;
+    set.spec = set.spec.take().map(|spec| StatefulSetSpec {
+        volume_claim_templates: spec.volume_claim_templates,
+        ..StatefulSetSpec::default()
+    });
 }
 
 /// Metadata and status.

@@ -189,18 +189,12 @@ impl Gateway {
         if let Some(listener) = metrics {
             let read = Arc::clone(&dispatch);
             let shown = Arc::clone(driver.metrics());
-            let (listener, routes) = listener.routes(move || {
+            let render = move || {
                 read.view(|core| shown.read(core, read.now()));
                 shown.render()
-            });
-            let routes = routes.route("/healthz", axum::routing::get(async || "ok"));
-            let until = stop.clone().cancelled_owned();
-            tasks.spawn(async move {
-                let served = axum::serve(listener, routes).with_graceful_shutdown(until).await;
-                if let Err(error) = served {
-                    tracing::error!(%error, "metrics are served no more");
-                }
-            });
+            };
+            let probes = axum::Router::new().route("/healthz", axum::routing::get(async || "ok"));
+            tasks.spawn(listener.serve(render, probes, stop.clone().cancelled_owned()));
         }
         let broke = tokio::select! {
             () = stop.cancelled() => false,

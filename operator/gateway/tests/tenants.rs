@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use rollwright_auth::MetricsListen;
-use rollwright_auth::simulated_issuer::SimulatedIssuer;
+use rollwright_auth::simulated_issuer::{OWN_AUDIENCE, SimulatedIssuer};
 use rollwright_crds::job::RolloutJob;
 use rollwright_gateway::{AuthConfig, Gateway, GatewayConfig, Listen, Listeners, Namespace};
 use serde_json::json;
@@ -61,12 +61,14 @@ async fn a_gateway_is_its_namespaces() {
     let (ours, theirs) = (token(("team", "trainer")), token(("other", "trainer")));
     // A namespace that is called as the job is, and one whose name begins as ours does.
     let (named, longer) = (token(("job", "trainer")), token(("team-b", "trainer")));
-    let operator = token(OPERATOR);
+    let operator = issuer.token_for(OPERATOR.0, OPERATOR.1, &[OWN_AUDIENCE]);
+    let of_no_receiver = token(OPERATOR);
     // Bearer, and what becomes of a look at the status and at the models, and of a change of the workers.
     for (bearer, expected) in [
         (Some(KEY), [200, 200, 403]),
         (Some(ours.as_str()), [200, 200, 403]),
         (Some(operator.as_str()), [200, 200, 200]),
+        (Some(of_no_receiver.as_str()), [401, 401, 401]),
         (Some("fedcba9876543210-key"), [403, 403, 403]),
         (Some(theirs.as_str()), [403, 403, 403]),
         (Some(named.as_str()), [403, 403, 403]),

@@ -183,11 +183,10 @@ impl QueueServer {
         servers.spawn(serve_agents(self.agents, link, stopped.clone()));
         if let Some(listener) = self.metrics {
             let metrics = Arc::clone(&self.handle.metrics);
-            let (listener, routes) = listener.routes(move || metrics.render());
-            let routes = routes.merge(http::probes(self.handle.clone()));
+            let probes = http::probes(self.handle.clone());
             let until = stopped.clone().cancelled_owned();
             servers.spawn(async move {
-                axum::serve(listener, routes).with_graceful_shutdown(until).await?;
+                listener.serve(move || metrics.render(), probes, until).await;
                 Ok(())
             });
         }

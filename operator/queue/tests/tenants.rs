@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use common::simulated_agent::SimulatedAgent;
 use common::{action, config, http_on, listeners};
-use rollwright_auth::simulated_issuer::SimulatedIssuer;
+use rollwright_auth::AUDIENCE;
+use rollwright_auth::simulated_issuer::{OWN_AUDIENCE, SimulatedIssuer};
 use rollwright_core::ids::QuotaName;
 use rollwright_core::quota::QuotaLimit;
 use rollwright_proto::v1 as pb;
@@ -60,7 +61,10 @@ impl Cluster {
     }
 
     async fn as_account(&self, namespace: &str, account: &str) -> Client {
-        let bearer = format!("Bearer {}", self.issuer.token(namespace, account));
+        // The controllers have one for this queue alone.
+        let audience = if account == OPERATOR.1 { OWN_AUDIENCE } else { AUDIENCE };
+        let token = self.issuer.token_for(namespace, account, &[audience]);
+        let bearer = format!("Bearer {token}");
         let bearer = AsciiMetadataValue::try_from(bearer).unwrap();
         let endpoint = Endpoint::from_shared(format!("http://{}", self.callers)).unwrap();
         let channel = endpoint.connect().await.unwrap();

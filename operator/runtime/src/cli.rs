@@ -67,9 +67,13 @@ pub(crate) struct Auth {
     /// Audience that the tokens must be for
     #[arg(long, value_name = "NAME", default_value = AUDIENCE)]
     audience: String,
-    /// Subject that may see and change everything:
-    /// system:serviceaccount:NAMESPACE:NAME; once for each
-    #[arg(long = "operator", value_name = "SUBJECT", requires = "jwks")]
+    /// Audience of tokens that are for this process alone, beside the other; such as
+    /// rollwright:NAMESPACE/queue/NAME
+    #[arg(long, value_name = "NAME", requires = "jwks")]
+    own_audience: Option<String>,
+    /// Subject that may see and change everything, with a token for --own-audience and no
+    /// other: system:serviceaccount:NAMESPACE:NAME; once for each
+    #[arg(long = "operator", value_name = "SUBJECT", requires = "own_audience")]
     operators: Vec<String>,
 }
 
@@ -85,6 +89,7 @@ impl Auth {
             jwks,
             issuer,
             audience: self.audience,
+            own_audience: self.own_audience,
             operators: self.operators,
         });
         AuthConfig { api_keys: self.api_keys, namespace, tokens }

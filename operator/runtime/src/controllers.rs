@@ -25,6 +25,9 @@ pub(crate) struct Controllers {
     /// Image of reservation pods, with its own command [default: --image with `pause`]
     #[arg(long, value_name = "IMAGE")]
     reservation_image: Option<String>,
+    /// Priority class of reservation pods: sandboxes end with them [default: the cluster's]
+    #[arg(long, value_name = "NAME")]
+    reservation_priority_class: Option<String>,
     /// Lease that makes one replica the active one
     #[arg(long, default_value = "rollwright-controllers", value_name = "NAME")]
     lease_name: String,
@@ -37,17 +40,16 @@ pub(crate) struct Controllers {
     /// File with the bearer token of /metrics; needed on another address than a loopback one
     #[arg(long, value_name = "FILE")]
     metrics_token_file: Option<PathBuf>,
-    /// File with our own service account token of audience `rollwright`, shown to queues and
-    /// gateways; without it their state is unknown
-    #[arg(long, value_name = "FILE")]
-    token_file: Option<PathBuf>,
+    /// Secret of the release's namespace with that token, which queues and gateways get as well
+    #[arg(long, default_value = "rollwright-metrics", value_name = "NAME")]
+    metrics_secret: String,
     /// Where queues and gateways keep what must survive them
     #[arg(long, value_enum, default_value = "claim", value_name = "KIND")]
     storage: StorageKind,
     /// Storage class of their claims [default: the cluster's]
     #[arg(long, value_name = "NAME", conflicts_with = "storage")]
     storage_class: Option<String>,
-    /// Ask each node's kubelet for its CPU manager and cgroup driver; needs `get` on nodes/proxy
+    /// Ask each node's kubelet for its CPU manager; needs `get` on nodes/proxy
     #[arg(long)]
     read_kubelet_config: bool,
 }
@@ -90,13 +92,14 @@ pub(crate) async fn run(args: Controllers) -> anyhow::Result<()> {
             image: args.image,
             image_pull_policy: image_pull_policy.to_owned(),
             reservation_image: args.reservation_image,
+            reservation_priority_class: args.reservation_priority_class,
+            metrics_secret: args.metrics_secret,
             storage,
         },
         lease: args.lease_name,
         identity: args.identity,
         metrics: Some(args.metrics_addr),
         metrics_token_file: args.metrics_token_file,
-        token_file: args.token_file,
         read_kubelet: args.read_kubelet_config,
     };
     rollwright_controllers::run(options, stop).await.context("the controllers ended")

@@ -15,11 +15,12 @@ use super::fetch::Fetched;
 use super::gateway::{Identity, Objects};
 use super::plan::Placement;
 use super::worker::{DRAINING, Template};
-use super::{JobError, fetch, gateway, lws};
+use super::{JobError, gateway, lws};
 use crate::apply::{Made, Site};
 use crate::context::Context;
 use crate::error::{CallError, named};
 use crate::labels::{self, Component};
+use crate::owner::is_controlled_by;
 use crate::stores::Stores;
 
 const GATEWAY: Site = Site("rollwright-job-gateway");
@@ -89,7 +90,7 @@ async fn leaves(
     let name = meta.name.as_deref().unwrap_or_default();
     let namespace = meta.namespace.as_deref().unwrap_or_default();
     let former = context.stores.deployments.get(&ObjectRef::new(name).within(namespace));
-    let Some(former) = former.filter(|of| fetch::is_owned_by(&of.metadata, &owner.uid)) else {
+    let Some(former) = former.filter(|of| is_controlled_by(&of.metadata, Some(&owner.uid))) else {
         return Ok(false);
     };
     if former.metadata.deletion_timestamp.is_some() {

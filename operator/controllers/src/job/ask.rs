@@ -16,6 +16,7 @@ use super::fetch::Fetched;
 use super::fleet::Stage;
 use super::observe::{Heard, Seen};
 use super::{LATER, SOON, engine, gateway};
+use crate::audience;
 use crate::context::Context;
 use crate::gateway_client::{GatewayClient, GatewayError, JobState, WishedWorker, WorkerState};
 
@@ -78,10 +79,10 @@ pub(super) async fn ask(
     fetched: &Fetched,
     known: &[Seen],
 ) -> (Heard, Result<JobState, GatewayError>) {
+    let (namespace, name) = (job.namespace().unwrap_or_default(), job.name_any());
     let Some(address) = &fetched.gateway else {
         let fault = "no pod of it runs".to_owned();
-        let namespace = job.namespace().unwrap_or_default();
-        let address = gateway::endpoint(&namespace, &job.name_any());
+        let address = gateway::endpoint(&namespace, &name);
         return (Heard::default(), Err(GatewayError::Unreachable { address, fault }));
     };
     let uid = job.uid().unwrap_or_default();
@@ -92,7 +93,11 @@ pub(super) async fn ask(
         return (heard(workers), Ok(job));
     }
     answers.open().remove(&uid);
-    let client = GatewayClient { address: address.clone(), token: context.token.as_ref() };
+    let token = match context.tokens.get(&audience::of_gateway(&namespace, &name)).await {
+        Ok(token) => token,
+        Err(error) => return (Heard::default(), Err(error.into())),
+    };
+    let client = GatewayClient { address: address.clone(), token };
     let workers = match client.set_workers(&told).await {
         Ok(workers) => workers,
         Err(error) => return (Heard::default(), Err(error)),

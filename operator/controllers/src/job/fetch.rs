@@ -19,6 +19,7 @@ use super::{gateway, lws};
 use crate::context::Context;
 use crate::error::{CallError, named};
 use crate::labels::{self, Component};
+use crate::owner::is_controlled_by;
 
 /// What a job's reconciliation looks at.
 pub(super) struct Fetched {
@@ -66,7 +67,7 @@ pub(super) async fn fetch(job: &RolloutJob, context: &Context) -> Result<Fetched
         named.groups = knows_sets(context).await?;
         if named.groups {
             sets = list_sets(context, &namespace, &name).await?;
-            sets.retain(|set| is_owned_by(&set.metadata, &uid));
+            sets.retain(|set| is_controlled_by(&set.metadata, Some(&uid)));
         }
     }
     let nodes = context.stores.nodes.state();
@@ -94,10 +95,10 @@ pub(super) async fn fetch(job: &RolloutJob, context: &Context) -> Result<Fetched
     });
     let reference = ObjectRef::new(&gateway::name(&name)).within(&namespace);
     let set = context.stores.stateful_sets.get(&reference);
-    let set = set.filter(|set| is_owned_by(&set.metadata, &uid));
+    let set = set.filter(|set| is_controlled_by(&set.metadata, Some(&uid)));
     let set_uid = set.and_then(|set| set.metadata.uid.clone());
     let gateway = set_uid.as_ref().and_then(|set| {
-        let ours = |pod: &&Arc<Pod>| is_owned_by(&pod.metadata, set);
+        let ours = |pod: &&Arc<Pod>| is_controlled_by(&pod.metadata, Some(set));
         labelled.iter().filter(ours).find_map(|pod| address(pod))
     });
     let has_gateway = set_uid.is_some();
@@ -106,19 +107,12 @@ pub(super) async fn fetch(job: &RolloutJob, context: &Context) -> Result<Fetched
     Ok(Fetched { named, cluster, pods, sets, nodes: all, pools, gateway, has_gateway, api_key })
 }
 
-/// Whether the object of this uid controls another. Labels alone show nothing: anybody of the
-/// namespace may put them on a pod.
-pub(super) fn is_owned_by(meta: &ObjectMeta, uid: &str) -> bool {
-    let mut owners = meta.owner_references.iter().flatten();
-    owners.any(|owner| owner.controller == Some(true) && owner.uid == uid)
-}
-
 /// A worker's pod is the job's own, or that of one of its sets; those make their pods themselves.
 fn is_worker(meta: &ObjectMeta, uid: &str, sets: &[DynamicObject]) -> bool {
     let component = meta.labels.as_ref().and_then(|labels| labels.get(labels::COMPONENT));
     component.is_some_and(|of| of == Component::Worker.as_str())
         && match lws::set_of(meta) {
-            None => is_owned_by(meta, uid),
+            None => is_controlled_by(meta, Some(uid)),
             Some((of, _)) => sets.iter().any(|set| set.metadata.name.as_deref() == Some(of)),
         }
 }

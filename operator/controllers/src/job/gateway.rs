@@ -113,7 +113,7 @@ pub fn build(facts: &Facts<'_>) -> Result<Objects, serde_yaml::Error> {
     let hash = short_hash(&documents);
     Ok(Objects {
         claim: facts.claim(),
-        config: facts.config_map(name(facts.job), [(manifests::FILE, documents)]),
+        config: facts.config(documents),
         service: facts.service(),
         fence: fence::workers(facts),
         stateful_set: facts.stateful_set(&hash),
@@ -122,9 +122,8 @@ pub fn build(facts: &Facts<'_>) -> Result<Objects, serde_yaml::Error> {
 
 /// Builds what it reads while it runs.
 pub fn identity(facts: &Facts<'_>) -> Identity {
-    let data = [("jwks.json", facts.issuer.jwks.clone()), ("issuer", facts.issuer.url.clone())];
     Identity {
-        config: facts.config_map(identity_name(facts.job), data),
+        config: facts.issuer.config_map(facts.metadata(identity_name(facts.job))),
         keys: facts.secret("keys", "api-keys", facts.key_line()),
         metrics: facts.metrics_token.map(|token| facts.secret("metrics", "token", token.to_vec())),
     }
@@ -188,10 +187,10 @@ impl Facts<'_> {
         })
     }
 
-    fn config_map<const N: usize>(&self, name: String, data: [(&str, String); N]) -> ConfigMap {
+    fn config(&self, documents: String) -> ConfigMap {
         ConfigMap {
-            metadata: self.metadata(name),
-            data: Some(data.map(|(key, value)| (key.to_owned(), value)).into()),
+            metadata: self.metadata(name(self.job)),
+            data: Some([(manifests::FILE.to_owned(), documents)].into()),
             ..ConfigMap::default()
         }
     }

@@ -102,6 +102,9 @@ pub enum JobError {
     /// A request to the API server.
     #[error(transparent)]
     Call(#[from] CallError),
+    /// One about workers: the status was written before it.
+    #[error(transparent)]
+    Workers(CallError),
     /// The gateway's manifests cannot be written.
     #[error("cannot write the gateway's manifests: {0}")]
     Manifests(#[from] serde_yaml::Error),
@@ -116,7 +119,7 @@ pub enum JobError {
 impl Categorised for JobError {
     fn category(&self) -> &'static str {
         match self {
-            Self::Call(error) => error.category(),
+            Self::Call(error) | Self::Workers(error) => error.category(),
             Self::Manifests(_) => "Manifests",
             Self::Set(_) => "WorkerSet",
             Self::CacheLags => "CacheLags",
@@ -194,6 +197,10 @@ impl Controller for RolloutJobs {
     async fn reconcile(job: Arc<RolloutJob>, context: Arc<Context>) -> Result<Action, JobError> {
         match Box::pin(pass(&job, &context)).await {
             Err(JobError::CacheLags) => Ok(Action::requeue(AGAIN)),
+            Err(JobError::Call(error)) => {
+                tell::refused(&job, &context, &error).await;
+                Err(error.into())
+            }
             done => done,
         }
     }
@@ -283,7 +290,10 @@ async fn pass(job: &RolloutJob, context: &Context) -> Result<Action, JobError> {
         context.jobs.ledger.forget(&namespace, made.iter().map(|(name, _)| name));
     }
     tell::announce(job, context, &seen, &steps).await;
-    taken?;
+    taken.map_err(|error| match error {
+        JobError::Call(error) => JobError::Workers(error),
+        other => other,
+    })?;
 
     let waits = planned.iter().any(|(plan, _)| !plan.waiting.is_empty());
     let silent = !gateway_stopped && (state.is_err() || issuer.is_none());
@@ -378,3 +388,6 @@ fn see(fetched: &Fetched, template: &Template<'_>, heard: &Heard, clock: Clock) 
     seen.sort_by(|left, right| left.worker.name.cmp(&right.worker.name));
     seen
 }
+
+#[cfg(test)]
+mod tests;

@@ -11,7 +11,7 @@ use rollwright_crds::pool::{CpuPool, DockerMode, PoolOwner};
 use serde::{Deserialize, Serialize};
 
 use crate::labels::{self, Component, POOL};
-use crate::pool::{Kubelet, Offer, Size, held};
+use crate::pool::{Offer, Size, held};
 
 /// Name of the Secret that agents mount.
 pub(super) const SECRET: &str = "rollwright-agent-links";
@@ -28,8 +28,8 @@ pub(super) struct Entry {
     pub(super) queue: String,
     /// Whose files it shows: `namespace.queue`.
     pub(super) tls: String,
-    /// The cgroup of the node's reservation, below which sandboxes belong.
-    pub(super) cgroup_parent: Option<String>,
+    /// UID of the node's reservation, below whose cgroup sandboxes belong.
+    pub(super) reservation: Option<String>,
     /// Cores that actions never get, as a list.
     pub(super) reserved_cores: String,
     /// Memory that sandboxes never get.
@@ -45,8 +45,6 @@ pub(super) struct Served {
     pub(super) owner: PoolOwner,
     /// The reservation, if it runs.
     pub(super) reservation: Option<Arc<Pod>>,
-    /// What is known of the kubelet; none while it was not asked yet.
-    pub(super) kubelet: Option<Arc<Kubelet>>,
 }
 
 /// A node whose agent is told of something.
@@ -61,11 +59,10 @@ pub(super) enum Told {
 /// The entry of a node; none while its reservation is on its way and it never had one: until
 /// then its cores are not ours.
 ///
-/// An agent that is told of another pool, queue or cgroup clears its node. So while the
-/// reservation does not run, or the kubelet has not said where its cgroup is, a node that had an
-/// entry keeps it.
+/// An agent that is told of another pool, queue or reservation clears its node. So while the
+/// reservation does not run, a node that had an entry keeps it.
 fn entry(served: &Served, before: Option<&Entry>) -> Option<Entry> {
-    let Served { node, pool, owner, reservation, kubelet } = served;
+    let Served { node, pool, owner, reservation } = served;
     let cpu = pool.spec.cpu.as_ref()?;
     let name = pool.metadata.name.clone()?;
     let PoolOwner { namespace, name: queue, .. } = owner;
@@ -73,23 +70,23 @@ fn entry(served: &Served, before: Option<&Entry>) -> Option<Entry> {
     let in_docker = cpu.docker == DockerMode::Dind;
     let tls = format!("{namespace}.{queue}");
     let same = |before: &&Entry| {
-        before.pool == name && before.tls == tls && before.cgroup_parent.is_none() == in_docker
+        before.pool == name && before.tls == tls && before.reservation.is_none() == in_docker
     };
     let before = before.filter(same);
     let uid = reservation.as_ref().and_then(|pod| pod.metadata.uid.as_deref());
-    let cgroup_parent = match (uid, kubelet) {
-        (None, _) if before.is_some() => return before.cloned(),
+    let held_by = match uid {
+        None if before.is_some() => return before.cloned(),
         // A sidecar's Docker is in the agent's own cgroup.
         _ if in_docker => None,
-        (Some(uid), Some(kubelet)) => Some(kubelet.cgroup_of(uid)),
-        _ => return before.cloned(),
+        Some(uid) => Some(uid.to_owned()),
+        None => return None,
     };
     let (cores, memory) = kept_back(size, cpu, reservation.as_deref().map(held));
     Some(Entry {
         pool: name,
         queue: format!("https://{queue}-queue.{namespace}.svc:9461"),
         tls,
-        cgroup_parent,
+        reservation: held_by,
         reserved_cores: (0..cores).map(|core| core.to_string()).collect::<Vec<_>>().join(","),
         reserved_memory_bytes: memory,
     })

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use k8s_openapi::api::core::v1::{Node, Secret};
+use k8s_openapi::api::core::v1::{Node, Pod, Secret};
 use kube::runtime::reflector::ObjectRef;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -14,6 +14,7 @@ use crate::apply::Site;
 use crate::call;
 use crate::context::Context;
 use crate::error::{CallError, Categorised};
+use crate::owner;
 use crate::pool::{is_bound, is_reservation, is_running, pod_name, serves};
 use crate::queue::Names;
 use crate::watch::{Change, Listener, What};
@@ -29,7 +30,7 @@ const LINKS: Site = Site("rollwright-agent-links");
 const NAME: &str = "agent-links";
 /// How long changes are gathered.
 const GATHER: Duration = Duration::from_millis(500);
-/// What kubelets say is no event: it is looked for this often.
+/// No watch tells of certificates: they are looked for this often.
 const LOOK: Duration = Duration::from_mins(1);
 
 /// What can go wrong.
@@ -51,12 +52,12 @@ impl Categorised for LinksError {
 }
 
 /// watches --something that links depend on changed--> [`run`].
-pub(crate) fn listener(changed: Arc<Notify>) -> Listener {
+pub(crate) fn listener(changed: Arc<Notify>, namespace: String) -> Listener {
     Box::new(move |change: &Change<'_>| {
         let concerns = match change.what {
             What::Pool(pool) => pool.spec.cpu.is_some(),
             What::Node(_) | What::Everything => true,
-            What::Pod(pod) => is_reservation(pod),
+            What::Pod(pod) => is_reservation(pod, &namespace),
             What::Owned(..) | What::Job(_) | What::Queue(_) | What::Reward(_) => false,
         };
         if concerns {
@@ -143,16 +144,12 @@ fn told(node: Arc<Node>, context: &Context, before: Option<&Secret>) -> Option<T
                 .filter(|pool| is_bound(pool) && serves(&node, [&**pool]).is_some())?
         }
     };
-    let owner = pool.status.as_ref().and_then(|status| status.bound_to.clone());
-    let owner = owner.filter(|owner| owner.kind == "ActionQueue")?;
+    let bound_to = pool.status.as_ref().and_then(|status| status.bound_to.clone());
+    let queue = bound_to.filter(|owner| owner.kind == "ActionQueue")?;
     let pod = pod_name(pool.metadata.name.as_deref().unwrap_or_default(), &name);
     let pod = stores.pods.get(&ObjectRef::new(&pod).within(&context.settings.namespace));
-    let reservation = pod.filter(|pod| is_running(pod));
-    // Where kubelets may not be asked, they are taken to be as they come.
-    let kubelet = if context.read_kubelet {
-        context.observed.kubelets.get(&name)
-    } else {
-        Some(Arc::default())
-    };
-    Some(Told::Served(Served { node, pool, owner, reservation, kubelet }))
+    let uid = pool.metadata.uid.as_deref();
+    let ours = |pod: &Arc<Pod>| owner::is_controlled_by(&pod.metadata, uid);
+    let reservation = pod.filter(|pod| is_running(pod) && ours(pod));
+    Some(Told::Served(Served { node, pool, owner: queue, reservation }))
 }

@@ -4,11 +4,10 @@ use std::sync::Arc;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{Container, Node, NodeStatus, Pod, PodSpec, Secret};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use rollwright_crds::pool::{CpuPool, PoolOwner};
+use rollwright_crds::pool::{CpuPool, DockerMode, PoolOwner};
 use rollwright_crds::{ResourcePool, ResourcePoolSpec};
 
 use super::build::{self, Entry, Served, Told};
-use crate::pool::Kubelet;
 
 fn quantities(all: &[(&str, &str)]) -> BTreeMap<String, Quantity> {
     all.iter().map(|(key, value)| ((*key).to_owned(), Quantity((*value).to_owned()))).collect()
@@ -45,7 +44,6 @@ fn served(reservation: bool) -> Served {
             name: "tools".to_owned(),
         },
         reservation: reservation.then(|| Arc::new(pod)),
-        kubelet: Some(Arc::default()),
     }
 }
 
@@ -65,19 +63,15 @@ fn secret(
     build::secret("release", &[Told::Served(served)], identity, before).unwrap()
 }
 
-fn of_uid(uid: &str, kubelet: Option<&str>) -> Served {
+fn of_uid(uid: &str) -> Served {
     let mut served = served(true);
     let mut pod = Pod::clone(&served.reservation.take().unwrap());
     pod.metadata.uid = Some(uid.to_owned());
-    let parse = |driver| {
-        let text = format!(r#"{{"kubeletconfig":{{"cgroupDriver":"{driver}"}}}}"#);
-        Arc::new(Kubelet::parse(&text).unwrap())
-    };
-    Served { reservation: Some(Arc::new(pod)), kubelet: kubelet.map(parse), ..served }
+    Served { reservation: Some(Arc::new(pod)), ..served }
 }
 
-fn cgroup_of(secret: &Secret) -> Option<String> {
-    build::entry_before(Some(secret), "cpu-1")?.cgroup_parent
+fn reservation_of(secret: &Secret) -> Option<String> {
+    build::entry_before(Some(secret), "cpu-1")?.reservation
 }
 
 fn keys(secret: &Secret) -> Vec<&str> {
@@ -100,7 +94,7 @@ fn an_agent_learns_its_queue_when_its_reservation_runs_and_keeps_it() {
         pool: "cpu".to_owned(),
         queue: "https://tools-queue.research.svc:9461".to_owned(),
         tls: "research.tools".to_owned(),
-        cgroup_parent: Some("/kubepods/pod0-1".to_owned()),
+        reservation: Some("0-1".to_owned()),
         reserved_cores: "0,1".to_owned(),
         reserved_memory_bytes: 2 << 30,
     };
@@ -127,18 +121,18 @@ fn a_queue_without_an_identity_is_not_dialled() {
 }
 
 #[test]
-fn a_cgroup_does_not_change_while_the_kubelet_was_not_asked() {
-    let fresh = secret(of_uid("0-1", None), identity, None);
-    assert_eq!(keys(&fresh), [""; 0], "nobody knows where its cgroup is");
-    let before = secret(of_uid("0-1", Some("systemd")), identity, None);
-    let path = "/kubepods.slice/kubepods-pod0_1.slice";
-    assert_eq!(cgroup_of(&before).as_deref(), Some(path));
-    // The controllers have begun anew.
-    assert_eq!(secret(of_uid("0-1", None), identity, Some(&before)), before);
-    assert_eq!(secret(of_uid("0-2", None), identity, Some(&before)), before, "until it is known");
-    let after = secret(of_uid("0-2", Some("systemd")), identity, Some(&before));
-    let path = "/kubepods.slice/kubepods-pod0_2.slice";
-    assert_eq!(cgroup_of(&after).as_deref(), Some(path));
+fn another_reservation_is_told_when_it_runs() {
+    let before = secret(of_uid("0-1"), identity, None);
+    assert_eq!(reservation_of(&before).as_deref(), Some("0-1"));
+    assert_eq!(secret(served(false), identity, Some(&before)), before);
+    let after = secret(of_uid("0-2"), identity, Some(&before));
+    assert_eq!(reservation_of(&after).as_deref(), Some("0-2"));
+    // Docker in a sidecar has no part in it.
+    let mut inside = served(true);
+    let mut pool = ResourcePool::clone(&inside.pool);
+    pool.spec.cpu.as_mut().unwrap().docker = DockerMode::Dind;
+    inside.pool = Arc::new(pool);
+    assert_eq!(reservation_of(&secret(inside, identity, Some(&before))), None);
 }
 
 #[test]

@@ -23,7 +23,7 @@ use crate::watch::{Change, What};
 
 /// How often a kubelet is asked for its configuration.
 const LOOK: Duration = Duration::from_hours(1);
-/// The same while it does not say: until then the node's agent is told of no new reservation.
+/// The same while it does not say.
 const LOOK_AGAIN: Duration = Duration::from_mins(1);
 
 /// The controller of node labels.

@@ -90,7 +90,7 @@ pub(super) fn reservations(
             (Some(pod), _) if pod.metadata.deletion_timestamp.is_none() => {
                 changes.delete.push(name.clone());
             }
-            (None, Some(offer)) if wanted => {
+            (None, Some(offer)) if wanted && !seen.taken.contains(&name) => {
                 changes.make.push(build(pool, &name, &node.name, offer, &config, settings));
             }
             _ => {}
@@ -186,6 +186,7 @@ fn build(
             enable_service_links: Some(false),
             containers: vec![container],
             security_context: Some(hardening::pod()),
+            priority_class_name: settings.reservation_priority_class.clone(),
             termination_grace_period_seconds: Some(5),
             // Dedicated nodes are tainted, and a reservation belongs to its node as a DaemonSet's
             // pod does.

@@ -7,11 +7,14 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
+use kube::runtime::reflector::ObjectRef;
 use rollwright_crds::pool::{GpuRole, PoolOwner};
 use rollwright_crds::{ActionQueue, ResourcePoolSpec, RolloutJob, RolloutJobSpec};
 
 use super::nodes::has_ended;
 use crate::labels::{self, Component};
+use crate::queue::Names;
+use crate::stores::Stores;
 
 /// One object that names the pool and may have it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,6 +46,33 @@ pub(super) fn holders(pool: &str, pods: &[Arc<Pod>]) -> BTreeSet<(String, String
         Some((pod.metadata.namespace.clone()?, job.clone()))
     };
     pods.iter().filter_map(holder).collect()
+}
+
+/// Whether a queue runs on the pool, or will when its pod comes up again, whatever its spec says
+/// now: one that cannot be built goes on as it was, and one that is gone takes its time to end.
+pub(super) fn runs_on(queue: &PoolOwner, pool: &str, stores: &Stores) -> bool {
+    let names = |meta: &ObjectMeta| {
+        let pools = meta.annotations.as_ref().and_then(|all| all.get(labels::POOLS));
+        pools.is_some_and(|pools| pools.split(',').any(|of| of == pool))
+    };
+    let set = ObjectRef::new(&Names::of(&queue.name).queue).within(&queue.namespace);
+    if stores.stateful_sets.get(&set).is_some_and(|set| names(&set.metadata)) {
+        return true;
+    }
+    let pods = stores.pods.state_filter(|pod| {
+        pod.metadata.namespace.as_ref() == Some(&queue.namespace)
+            && queue_of(&pod.metadata) == Some(&queue.name)
+            && !has_ended(pod)
+            && names(&pod.metadata)
+    });
+    !pods.is_empty()
+}
+
+/// The queue that a pod is of, by its labels.
+pub(super) fn queue_of(meta: &ObjectMeta) -> Option<&String> {
+    let labels = meta.labels.as_ref()?;
+    let is_queue = labels.get(labels::COMPONENT).is_some_and(|of| of == Component::Queue.as_str());
+    labels.get(labels::INSTANCE).filter(|_| is_queue)
 }
 
 /// All claims to the pool called `pool`. Beside the jobs that name it, those whose workers are
@@ -104,7 +134,8 @@ pub(super) fn names(job: &RolloutJobSpec, pool: &str) -> bool {
 }
 
 /// Decides. `incumbent` is the owner so far; it keeps the pool while it claims it, or while
-/// it exists and nobody can read what it claims, or while it has workers there (`stays`).
+/// it exists and nobody can read what it claims, or while it has workers there or runs on it
+/// (`stays`).
 pub(super) fn decide(
     mut claims: Vec<Claim>,
     incumbent: Option<&PoolOwner>,

@@ -12,8 +12,6 @@ pub struct Kubelet {
     cpu_manager_policy_options: std::collections::BTreeMap<String, String>,
     #[serde(rename = "reservedSystemCPUs")]
     reserved_system_cpus: String,
-    cgroup_driver: String,
-    cgroup_root: String,
 }
 
 /// The body of `/api/v1/nodes/NODE/proxy/configz`.
@@ -26,16 +24,6 @@ impl Kubelet {
     /// Reads what the kubelet answers.
     pub(crate) fn parse(text: &str) -> Result<Self, serde_json::Error> {
         serde_json::from_str::<Configz>(text).map(|configz| configz.kubeletconfig)
-    }
-
-    /// The cgroup of a Guaranteed pod below the root of the hierarchy.
-    pub(crate) fn cgroup_of(&self, uid: &str) -> String {
-        let root = self.cgroup_root.trim_end_matches('/');
-        if self.cgroup_driver == "systemd" {
-            format!("{root}/kubepods.slice/kubepods-pod{}.slice", uid.replace('-', "_"))
-        } else {
-            format!("{root}/kubepods/pod{uid}")
-        }
     }
 }
 
@@ -62,7 +50,7 @@ mod tests {
         let text = format!(
             r#"{{"kubeletconfig":{{"cpuManagerPolicy":"{policy}","reservedSystemCPUs":"{reserved}",
                 "cpuManagerPolicyOptions":{{"strict-cpu-reservation":"{strict}"}},
-                "cgroupDriver":"systemd","cgroupRoot":"/","unknownField":1}}}}"#
+                "unknownField":1}}}}"#
         );
         Kubelet::parse(&text).unwrap()
     }
@@ -78,13 +66,5 @@ mod tests {
         assert_eq!(objection(Some(&kubelet("none", "", "")), false), None);
         assert_eq!(objection(None, true), others);
         assert_eq!(objection(None, false), None);
-    }
-
-    #[test]
-    fn the_cgroup_follows_the_driver_and_the_root() {
-        let systemd = kubelet("none", "", "");
-        assert_eq!(systemd.cgroup_of("a-b"), "/kubepods.slice/kubepods-poda_b.slice");
-        let below = Kubelet { cgroup_root: "/kubelet".to_owned(), ..Kubelet::default() };
-        assert_eq!(below.cgroup_of("a-b"), "/kubelet/kubepods/poda-b");
     }
 }

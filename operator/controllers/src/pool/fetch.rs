@@ -15,6 +15,7 @@ use super::nodes::{
 use crate::context::Context;
 use crate::labels;
 use crate::observed::{Observed, QueueSnapshot};
+use crate::owner;
 use crate::stores::Stores;
 
 /// What a pool depends on.
@@ -30,6 +31,8 @@ pub(super) struct Seen {
     pub(super) overlaps: BTreeMap<String, u32>,
     /// Its reservation pods.
     pub(super) reservations: Vec<Arc<Pod>>,
+    /// Names that reservations of others have: of a pool of the same name that is gone.
+    pub(super) taken: BTreeSet<String>,
     /// What its queue said last.
     pub(super) snapshot: Option<Arc<QueueSnapshot>>,
 }
@@ -47,10 +50,16 @@ pub(super) struct NodeUse {
 }
 
 pub(super) fn seen(pool: &ResourcePool, context: &Context) -> Seen {
-    gather(pool, &context.stores, &context.observed)
+    gather(pool, &context.stores, &context.observed, &context.settings.namespace)
 }
 
-pub(super) fn gather(pool: &ResourcePool, stores: &Stores, observed: &Observed) -> Seen {
+/// `namespace` is that of the release.
+pub(super) fn gather(
+    pool: &ResourcePool,
+    stores: &Stores,
+    observed: &Observed,
+    namespace: &str,
+) -> Seen {
     let name = pool.metadata.name.as_deref().unwrap_or_default();
     let incumbent = pool.status.as_ref().and_then(|status| status.bound_to.as_ref());
     let holders = match pool.spec.gpu {
@@ -63,6 +72,7 @@ pub(super) fn gather(pool: &ResourcePool, stores: &Stores, observed: &Observed) 
         let holds = || holders.contains(&(of.namespace.clone(), of.name.clone()));
         stores.malformed.contains(&of.kind, &of.namespace, &of.name)
             || (of.kind == claims::JOB && holds())
+            || (of.kind == QUEUE && claims::runs_on(of, name, stores))
     });
     let ownership = claims::decide(claims, incumbent, stays);
     let snapshot = ownership
@@ -71,17 +81,20 @@ pub(super) fn gather(pool: &ResourcePool, stores: &Stores, observed: &Observed) 
         .filter(|owner| owner.kind == QUEUE)
         .and_then(|owner| observed.queues.get(&(owner.namespace.clone(), owner.name.clone())));
     let found = match selector(&pool.spec) {
-        Some(selector) => nodes_of(pool, selector, ownership.owner.is_some(), stores, observed),
+        Some(selector) => {
+            let bound = ownership.owner.is_some();
+            nodes_of(pool, selector, bound, stores, observed, namespace)
+        }
         None => Found::default(),
     };
-    let reservations = stores.pods.state_filter(|pod| {
-        let labels = pod.metadata.labels.as_ref();
-        is_reservation(pod)
-            && labels.and_then(|labels| labels.get(labels::INSTANCE)).is_some_and(|of| of == name)
-    });
+    let all = stores.pods.state_filter(|pod| is_reservation(pod, namespace));
+    let uid = pool.metadata.uid.as_deref();
+    let (reservations, others): (Vec<_>, Vec<_>) =
+        all.into_iter().partition(|pod| owner::is_controlled_by(&pod.metadata, uid));
+    let taken = others.iter().filter_map(|pod| pod.metadata.name.clone()).collect();
     let Found { nodes, silent, overlaps } = found;
     let nodes = nodes.into_values().collect();
-    Seen { ownership, nodes, silent, overlaps, reservations, snapshot }
+    Seen { ownership, nodes, silent, overlaps, reservations, taken, snapshot }
 }
 
 /// Nodes of a pool, by name.
@@ -98,6 +111,7 @@ fn nodes_of(
     bound: bool,
     stores: &Stores,
     observed: &Observed,
+    namespace: &str,
 ) -> Found {
     // This pool as it is about to be, beside the others as they are.
     let rivals = rivals(pool, selector, stores);
@@ -127,7 +141,7 @@ fn nodes_of(
         for pod in stores.pods.state() {
             let on = pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref());
             let Some(node) = on.and_then(|on| nodes.get_mut(on)) else { continue };
-            if has_ended(&pod) || is_reservation(&pod) {
+            if has_ended(&pod) || is_reservation(&pod, namespace) {
                 continue;
             }
             let requests = Requests::of(&pod);

@@ -1,5 +1,6 @@
 //! ResourcePool: who owns it, what its nodes have, and the reservations that keep their cores.
 
+use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -45,6 +46,8 @@ const RESERVATION: Site = Site("rollwright-pool-reservation");
 const STATUS: Site = Site("rollwright-pool-status");
 /// Pods made or deleted at one moment.
 const AT_ONCE: usize = 16;
+/// After a look at a cache that lags.
+const AGAIN: Duration = Duration::from_secs(1);
 /// How often what queues say of a pool is taken over.
 const LOOK: Duration = Duration::from_secs(30);
 
@@ -117,8 +120,16 @@ impl Controller for Pools {
                 // Workers are named by labels; the last of a job that goes leaves the pool.
                 let worker = pod.metadata.labels.as_ref().and_then(|labels| labels.get(POOL));
                 affected.extend(worker.map(|pool| ObjectRef::new(pool)));
+                if let Some(queue) = claims::queue_of(&pod.metadata) {
+                    affected.extend(of_queue(&pod.metadata, queue, stores));
+                }
                 affected.extend(of);
                 affected
+            }
+            // A queue lets go of its pools.
+            What::Owned("StatefulSet", meta) => {
+                let queue = owner::of_kind(meta, "ActionQueue");
+                queue.map_or_else(Vec::new, |queue| of_queue(meta, queue, stores))
             }
             What::Reward(_) | What::Owned(..) => Vec::new(),
         }
@@ -128,27 +139,58 @@ impl Controller for Pools {
         pool: Arc<ResourcePool>,
         context: Arc<Context>,
     ) -> Result<Action, PoolError> {
-        let seen = fetch::seen(&pool, &context);
-        let (figures, wished) = match validate::validate(&pool) {
-            Ok(validated) => {
-                let changes = build::reservations(&pool, &validated, &seen, &context.settings);
-                apply(&changes, &context).await?;
-                let figures = status::figures(&pool, &validated, &seen, &changes);
-                (figures, status::conditions(&validated, &seen, &changes))
+        match reconcile(&pool, &context).await {
+            // Somebody wrote it since the cache saw it: what was decided may be wrong by now.
+            Err(PoolError::Call(error)) if error.status() == Some(409) => {
+                Ok(Action::requeue(AGAIN))
             }
-            // What it held stays as it is until the spec is mended.
-            Err(invalid) => {
-                let before = pool.status.clone().unwrap_or_default();
-                let observed_generation = pool.metadata.generation;
-                let figures = ResourcePoolStatus { observed_generation, ..before };
-                (figures, status::refused(&invalid))
+            Err(PoolError::Call(error)) => {
+                if let Some(wish) = Wish::rejected(&error) {
+                    tell(&pool, &context, wish).await;
+                }
+                Err(error.into())
             }
-        };
-        publish(&pool, &context, figures, wished).await?;
-        // What queues and kubelets say is no event.
-        let unknown = context.read_kubelet && seen.nodes.iter().any(|node| node.kubelet.is_none());
-        let look = seen.snapshot.is_some() || (pool.spec.cpu.is_some() && unknown);
-        Ok(if look { Action::requeue(LOOK) } else { Action::await_change() })
+            done => done,
+        }
+    }
+}
+
+async fn reconcile(pool: &ResourcePool, context: &Context) -> Result<Action, PoolError> {
+    let seen = fetch::seen(pool, context);
+    let (figures, wished) = match validate::validate(pool) {
+        Ok(validated) => {
+            let changes = build::reservations(pool, &validated, &seen, &context.settings);
+            apply(&changes, context).await?;
+            let figures = status::figures(pool, &validated, &seen, &changes);
+            (figures, status::conditions(&validated, &seen, &changes))
+        }
+        // What it held stays as it is until the spec is mended.
+        Err(invalid) => {
+            let before = pool.status.clone().unwrap_or_default();
+            let observed_generation = pool.metadata.generation;
+            let figures = ResourcePoolStatus { observed_generation, ..before };
+            (figures, status::refused(&invalid))
+        }
+    };
+    publish(pool, context, figures, wished).await?;
+    // What queues and kubelets say is no event.
+    let unknown = context.read_kubelet && seen.nodes.iter().any(|node| node.kubelet.is_none());
+    let look = seen.snapshot.is_some() || (pool.spec.cpu.is_some() && unknown);
+    Ok(if look { Action::requeue(LOOK) } else { Action::await_change() })
+}
+
+/// Says one thing that has just shown; all else of the status stays as it was.
+async fn tell(pool: &ResourcePool, context: &Context, wish: Wish) {
+    let old = pool.status.as_ref().map_or(&[][..], |status| &status.conditions);
+    let news: Vec<Wish> = conditions::changed(old, slice::from_ref(&wish)).cloned().collect();
+    let generation = pool.metadata.generation;
+    let status = ResourcePoolStatus {
+        observed_generation: generation,
+        conditions: conditions::replace(old, wish, generation, context.now()),
+        ..pool.status.clone().unwrap_or_default()
+    };
+    if let Err(error) = write(pool, context, &status, &news).await {
+        tracing::warn!(%error, "a pool's status is not written");
     }
 }
 
@@ -176,8 +218,18 @@ async fn publish(
     let old = pool.status.as_ref().map_or(&[][..], |status| &status.conditions);
     let news: Vec<Wish> = conditions::changed(old, &wished).cloned().collect();
     status.conditions = conditions::merge(old, wished, pool.metadata.generation, context.now());
+    write(pool, context, &status, &news).await
+}
+
+async fn write(
+    pool: &ResourcePool,
+    context: &Context,
+    status: &ResourcePoolStatus,
+    news: &[Wish],
+) -> Result<(), CallError> {
     let api = Api::all(context.client.clone());
-    if context.publish(STATUS, &api, pool, &status).await? {
+    // Whose the pool is follows from what the status said: it must still say so.
+    if context.publish_next(STATUS, &api, pool, status).await? {
         for wish in news.iter().filter(|wish| is_worth_an_event(wish)) {
             let bad = wish.holds() != (wish.kind() == types::BOUND || wish.kind() == types::READY);
             context.events.condition(pool, action(wish), wish, bad).await;
@@ -212,6 +264,22 @@ fn rivals_of(pool: &ResourcePool, stores: &Stores) -> Vec<ObjectRef<ResourcePool
     those(&stores.pools, |other| {
         other.metadata.name != pool.metadata.name
             && nodes::selector(&other.spec).is_some_and(|of| nodes::compatible(of, selector))
+    })
+}
+
+/// The pools of the queue that an object of this namespace belongs to.
+fn of_queue(
+    meta: &kube::core::ObjectMeta,
+    queue: &str,
+    stores: &Stores,
+) -> Vec<ObjectRef<ResourcePool>> {
+    those(&stores.pools, |pool| {
+        let owner = pool.status.as_ref().and_then(|status| status.bound_to.as_ref());
+        owner.is_some_and(|owner| {
+            owner.kind == claims::QUEUE
+                && Some(&owner.namespace) == meta.namespace.as_ref()
+                && owner.name == queue
+        })
     })
 }
 

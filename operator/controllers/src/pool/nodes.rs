@@ -170,8 +170,10 @@ pub(super) fn is_of_node(pod: &Pod) -> bool {
     owners.into_iter().any(|owner| matches!(owner.kind.as_str(), "DaemonSet" | "Node"))
 }
 
-/// Whether a pod is a reservation of ours.
-pub(crate) fn is_reservation(pod: &Pod) -> bool {
+/// Whether a pod is a reservation: those are in the namespace of the release.
+pub(crate) fn is_reservation(pod: &Pod, namespace: &str) -> bool {
     let component = pod.metadata.labels.as_ref().and_then(|labels| labels.get(COMPONENT));
-    is_ours(&pod.metadata) && component.is_some_and(|of| of == Component::Reservation.as_str())
+    is_ours(&pod.metadata)
+        && pod.metadata.namespace.as_deref() == Some(namespace)
+        && component.is_some_and(|of| of == Component::Reservation.as_str())
 }

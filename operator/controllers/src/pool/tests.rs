@@ -1,3 +1,4 @@
+use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::runtime::watcher::Event;
 use rollwright_crds::ResourcePool;
@@ -8,6 +9,7 @@ use serde_json::{Value, json};
 use super::build::Reservations;
 use super::validate::validate;
 use super::*;
+use crate::fake_api::FakeApi;
 use crate::golden;
 use crate::observed::{NodeSnapshot, Observed, QueueSnapshot};
 use crate::settings::{Settings, Storage};
@@ -20,6 +22,8 @@ fn settings() -> Settings {
         image: "rollwright:1".to_owned(),
         image_pull_policy: "IfNotPresent".to_owned(),
         reservation_image: None,
+        reservation_priority_class: Some("reservations".to_owned()),
+        metrics_secret: "rollwright-metrics".to_owned(),
         storage: Storage::Ephemeral,
     }
 }
@@ -97,7 +101,7 @@ impl World {
     /// One pass over a pool, without the API server.
     fn pass(&self, pool: &ResourcePool) -> (Reservations, ResourcePoolStatus, Vec<Wish>) {
         let validated = validate(pool).unwrap();
-        let seen = fetch::gather(pool, &self.stores, &self.observed);
+        let seen = fetch::gather(pool, &self.stores, &self.observed, "rollwright");
         let changes = build::reservations(pool, &validated, &seen, &settings());
         let figures = status::figures(pool, &validated, &seen, &changes);
         let wished = status::conditions(&validated, &seen, &changes);
@@ -127,6 +131,100 @@ fn made(changes: &Reservations, phase: &str) -> Value {
     pod["spec"]["nodeName"] = json!("a");
     pod["status"] = json!({"phase": phase});
     pod
+}
+
+/// Anybody may set labels, and a pool of the same name may have been before.
+#[test]
+fn a_reservation_is_its_pools_by_uid() {
+    let (mut world, pool) = cpu_world();
+    world.queue("tools", &json!(["cpu"]));
+    let (changes, ..) = world.pass(&pool);
+    let good = made(&changes, "Running");
+    let with = |at: &str, value: &str| {
+        let mut pod = good.clone();
+        *pod.pointer_mut(at).unwrap() = json!(value);
+        pod
+    };
+    // Of somebody else: it is not ours to delete, and what it asks for counts.
+    world.pod(&with("/metadata/namespace", "web"));
+    let (changes, figures, _) = world.pass(&pool);
+    assert_eq!((changes.make.len(), changes.delete.len()), (0, 0), "nothing is left of the node");
+    assert_eq!(figures.capacity.cores, 0);
+    // Of a pool of that name that is gone: its name is free when it is.
+    let (mut world, pool) = cpu_world();
+    world.queue("tools", &json!(["cpu"]));
+    world.pod(&with("/metadata/ownerReferences/0/uid", "gone"));
+    let (changes, ..) = world.pass(&pool);
+    assert_eq!((changes.make.len(), changes.delete.len()), (0, 0));
+    world.pod(&good);
+    let (changes, _, wished) = world.pass(&pool);
+    assert_eq!((changes.make.len(), changes.delete.len()), (0, 0));
+    assert_eq!(wish(&wished, types::READY), (true, reasons::AS_SPECIFIED));
+}
+
+#[test]
+fn a_queue_has_its_pool_until_it_has_let_go() {
+    let (mut world, mut pool) = cpu_world();
+    world.queue("tools", &json!(["cpu"]));
+    let owner = world.pass(&pool).1.bound_to.unwrap();
+    pool.status = Some(ResourcePoolStatus { bound_to: Some(owner.clone()), ..Default::default() });
+    world.watches.pools.apply_watcher_event(&Event::Apply(pool.clone()));
+    let annotated = |pools: &str| json!({"rollwright.dev/pools": pools});
+    let set = |pools: &str| -> StatefulSet {
+        serde_json::from_value(json!({"metadata": {"name": "tools-queue",
+            "namespace": "research", "annotations": annotated(pools),
+            "ownerReferences": [{"apiVersion": "rollwright.dev/v1alpha1", "kind": "ActionQueue",
+                "name": "tools", "uid": "0-1"}]}}))
+        .unwrap()
+    };
+    let pod = |pools: &str, phase: &str| {
+        json!({
+            "metadata": {"name": "tools-queue-0", "namespace": "research",
+                "annotations": annotated(pools), "labels": {
+                "app.kubernetes.io/managed-by": "rollwright",
+                "app.kubernetes.io/component": "queue", "app.kubernetes.io/instance": "tools"}},
+            "spec": {"containers": []}, "status": {"phase": phase},
+        })
+    };
+    world.watches.stateful_sets.apply_watcher_event(&Event::Apply(set("api,cpu")));
+    world.pod(&pod("api,cpu", "Running"));
+    world.queue("other", &json!(["cpu"]));
+    world.queue("tools", &json!(["api"]));
+    let holder = |world: &World| world.pass(&pool).1.bound_to.unwrap().name;
+    assert_eq!(holder(&world), "tools", "its spec cannot be built: it goes on as it was");
+    world.watches.stateful_sets.apply_watcher_event(&Event::Apply(set("api")));
+    assert_eq!(holder(&world), "tools", "its pod has not ended yet");
+    world.pod(&pod("api", "Running"));
+    assert_eq!(holder(&world), "other");
+    // It is deleted, and its pod ends later.
+    world.pod(&pod("cpu", "Running"));
+    world.watches.stateful_sets.apply_watcher_event(&Event::Delete(set("api")));
+    assert_eq!(holder(&world), "tools");
+    let affected = |what: What<'_>| {
+        let all = Pools::affected(&Change { what, gone: true }, &world.stores).into_iter();
+        all.map(|pool| pool.name).collect::<Vec<_>>()
+    };
+    assert_eq!(affected(What::Owned("StatefulSet", &set("api").metadata)), ["cpu"]);
+    let last: Pod = serde_json::from_value(pod("cpu", "Running")).unwrap();
+    assert_eq!(affected(What::Pod(&last)), ["cpu"]);
+    world.pod(&pod("cpu", "Succeeded"));
+    assert_eq!(holder(&world), "other");
+}
+
+/// What is decided follows from what the status said, which must still stand.
+#[tokio::test]
+async fn a_status_is_written_upon_the_one_that_was_read() {
+    let mut api = FakeApi::start(settings(), None).await;
+    let (_, mut pool) = cpu_world();
+    pool.metadata.resource_version = Some("7".to_owned());
+    api.watches.pools.apply_watcher_event(&Event::Apply(pool.clone()));
+    api.hold(&pool);
+    let pool = Arc::new(pool);
+    Pools::reconcile(Arc::clone(&pool), Arc::clone(&api.context)).await.unwrap();
+    assert_eq!(api.patched("/cpu/status")[0]["metadata"]["resourceVersion"], "7");
+    api.refuse("/cpu/status", 409);
+    let again = Pools::reconcile(Arc::clone(&pool), Arc::clone(&api.context)).await.unwrap();
+    assert_eq!(again, Action::requeue(AGAIN));
 }
 
 #[test]

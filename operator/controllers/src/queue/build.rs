@@ -12,12 +12,14 @@ use k8s_openapi::api::networking::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::Resource;
+use rollwright_crds::ActionQueue;
 use serde_json::json;
 
 use super::certificates::{Certificates, bytes};
 use super::fetch::Names;
 use super::stateful_set;
 use super::validate::Validated;
+use crate::identity::Issuer;
 use crate::labels::{self, Component};
 use crate::owner;
 use crate::resources::{Prepared, State};
@@ -28,12 +30,20 @@ pub(super) const CALLERS: i32 = 9460;
 pub(super) const AGENTS: i32 = 9461;
 pub(super) const METRICS: i32 = 9465;
 
-/// Everything that belongs to a queue.
+/// By what a queue is known, and whom it knows. Kept current whatever else stands in its way.
 #[derive(Debug)]
-pub(super) struct QueueResources<S: State> {
+pub(super) struct Identity {
     pub(super) authority: Secret,
     pub(super) server: Secret,
     pub(super) agents: Secret,
+    /// Keys of callers' tokens, once they are known.
+    pub(super) keys: Option<ConfigMap>,
+}
+
+/// Everything that belongs to a queue.
+#[derive(Debug)]
+pub(super) struct QueueResources<S: State> {
+    pub(super) identity: Identity,
     pub(super) metrics: Secret,
     pub(super) config: ConfigMap,
     pub(super) service: Service,
@@ -42,15 +52,14 @@ pub(super) struct QueueResources<S: State> {
     pub(super) state: S,
 }
 
-pub(super) fn build(
-    of: &Validated<'_>,
+pub(super) fn identity(
+    queue: &ActionQueue,
     certificates: &Certificates,
-    settings: &Settings,
-) -> Result<QueueResources<Prepared>, serde_yaml::Error> {
-    let names = Names::of(of.name);
-    let meta =
-        |name: &str| owner::metadata(of.queue, Component::Queue, of.namespace, name.to_owned());
-    let manifests = manifests(of)?;
+    issuer: Option<&Issuer>,
+) -> Identity {
+    let namespace = queue.metadata.namespace.as_deref().unwrap_or_default();
+    let names = Names::of(queue.metadata.name.as_deref().unwrap_or_default());
+    let meta = |name: &str| owner::metadata(queue, Component::Queue, namespace, name.to_owned());
     let bundle = certificates.authority.bundle();
     let leaf = |name: &str, leaf: &crate::pki::Leaf| Secret {
         metadata: ObjectMeta { annotations: Some(leaf.annotations()), ..meta(name) },
@@ -62,7 +71,7 @@ pub(super) fn build(
         ])),
         ..Secret::default()
     };
-    Ok(QueueResources {
+    Identity {
         authority: Secret {
             metadata: meta(&names.authority),
             type_: Some("kubernetes.io/tls".to_owned()),
@@ -71,6 +80,21 @@ pub(super) fn build(
         },
         server: leaf(&names.server, &certificates.server),
         agents: leaf(&names.agents, &certificates.agents),
+        keys: issuer.map(|issuer| issuer.config_map(meta(&names.keys))),
+    }
+}
+
+pub(super) fn build(
+    of: &Validated<'_>,
+    certificates: &Certificates,
+    settings: &Settings,
+) -> Result<QueueResources<Prepared>, serde_yaml::Error> {
+    let names = Names::of(of.name);
+    let meta =
+        |name: &str| owner::metadata(of.queue, Component::Queue, of.namespace, name.to_owned());
+    let manifests = manifests(of)?;
+    Ok(QueueResources {
+        identity: identity(of.queue, certificates, Some(of.issuer)),
         metrics: Secret {
             metadata: meta(&names.metrics),
             data: Some(data([("token", ByteString(of.metrics_token.to_vec()))])),
@@ -78,15 +102,7 @@ pub(super) fn build(
         },
         config: ConfigMap {
             metadata: meta(&names.queue),
-            data: Some(
-                [
-                    ("manifests.yaml", manifests.as_str()),
-                    ("jwks.json", &of.issuer.jwks),
-                    ("issuer", &of.issuer.url),
-                ]
-                .map(|(key, text)| (key.to_owned(), text.to_owned()))
-                .into(),
-            ),
+            data: Some([("manifests.yaml".to_owned(), manifests.clone())].into()),
             ..ConfigMap::default()
         },
         service: service(of, meta(&names.queue)),

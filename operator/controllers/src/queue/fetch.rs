@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Secret};
 use rollwright_crds::{ActionQueue, ResourcePool};
 
 use crate::context::Context;
@@ -24,6 +24,8 @@ pub(crate) struct Names {
     pub(crate) agents: String,
     /// The Secret of the token of `/metrics`.
     pub(crate) metrics: String,
+    /// The ConfigMap of the keys of tokens.
+    pub(crate) keys: String,
 }
 
 impl Names {
@@ -34,6 +36,7 @@ impl Names {
             server: format!("{queue}-tls"),
             agents: format!("{queue}-agent"),
             metrics: format!("{queue}-metrics"),
+            keys: format!("{queue}-keys"),
             queue,
         }
     }
@@ -46,6 +49,8 @@ pub(super) struct Seen {
     pub(super) pools: BTreeMap<String, Arc<ResourcePool>>,
     /// Keys and issuer of the API server.
     pub(super) issuer: Option<Arc<Issuer>>,
+    /// The Secret of the release with the token of `/metrics`.
+    pub(super) metrics_secret: String,
     /// Token of `/metrics`.
     pub(super) metrics_token: Option<Vec<u8>>,
     /// The Secrets of the authority and of its two certificates, as far as they are there.
@@ -54,6 +59,8 @@ pub(super) struct Seen {
     pub(super) agents: Option<Arc<Secret>>,
     /// Pods of the StatefulSet that are ready; none when there is no StatefulSet.
     pub(super) ready_pods: Option<i32>,
+    /// Its claims, which never change; none when there is no StatefulSet.
+    pub(super) claims: Option<Vec<PersistentVolumeClaim>>,
     /// Whether all pods are of the newest revision.
     pub(super) rolled_out: bool,
     /// What it said last.
@@ -74,10 +81,15 @@ pub(super) async fn seen(queue: &ActionQueue, context: &Context) -> Result<Seen,
     Ok(Seen {
         pools: pools.filter_map(|name| Some((name.to_string(), stores.pool(name)?))).collect(),
         issuer: context.issuer(),
+        metrics_secret: context.settings.metrics_secret.clone(),
         metrics_token: context.metrics_token().await?,
         authority: context.secret(namespace, &names.authority).await?,
         server: context.secret(namespace, &names.server).await?,
         agents: context.secret(namespace, &names.agents).await?,
+        claims: set.as_ref().map(|set| {
+            let claims = set.spec.as_ref().and_then(|spec| spec.volume_claim_templates.clone());
+            claims.unwrap_or_default()
+        }),
         ready_pods: set.as_ref().map(|_| status.and_then(|s| s.ready_replicas).unwrap_or(0)),
         rolled_out: status.is_some_and(|status| {
             status.observed_generation == generation

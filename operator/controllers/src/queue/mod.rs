@@ -1,6 +1,7 @@
 //! ActionQueue: the process that schedules actions, its store, and the certificates of its
 //! agents.
 
+use std::slice;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,6 +13,7 @@ use rollwright_crds::conditions::{reasons, types};
 use rollwright_crds::queue::ActionQueueStatus;
 
 use crate::apply::Site;
+use crate::audience;
 use crate::conditions::{self, Wish};
 use crate::context::Context;
 use crate::controller::{Controller, all, those};
@@ -109,7 +111,13 @@ impl Controller for Queues {
         queue: Arc<ActionQueue>,
         context: Arc<Context>,
     ) -> Result<Action, QueueError> {
-        Box::pin(reconcile(&queue, &context)).await
+        let done = Box::pin(reconcile(&queue, &context)).await;
+        if let Err(QueueError::Call(error)) = &done
+            && let Some(wish) = Wish::rejected(error)
+        {
+            tell(&queue, &context, wish).await;
+        }
+        done
     }
 }
 
@@ -118,21 +126,25 @@ async fn reconcile(queue: &ActionQueue, context: &Context) -> Result<Action, Que
     let validated = match validate::validate(queue, &seen) {
         Ok(validated) => validated,
         Err(obstacle) => {
+            // No watch tells of Secrets.
+            let mut again = (obstacle.reason == reasons::SECRET_NOT_FOUND).then_some(LOOK);
+            if seen.ready_pods.is_some() {
+                // What was made before runs on, and is not to be left with old certificates.
+                let certificates = certificates(queue, &seen, context).await?;
+                let identity = build::identity(queue, &certificates, seen.issuer.as_deref());
+                identity.apply(context).await?;
+                let due = until_due(&certificates, context);
+                again = Some(again.unwrap_or(LOOK_AT_SECRETS).min(due));
+            }
             let wished = status::blocked(&obstacle, &seen);
             publish(queue, context, status::figures(queue, &seen), wished).await?;
-            // No watch tells of Secrets.
-            let looks = obstacle.reason == reasons::SECRET_NOT_FOUND;
-            return Ok(if looks { Action::requeue(LOOK) } else { Action::await_change() });
+            return Ok(again.map_or_else(Action::await_change, Action::requeue));
         }
     };
     let (namespace, name) = (validated.namespace.to_owned(), validated.name.to_owned());
     let nodes = validated.pools.iter().filter(|pool| pool.spec.cpu.is_some());
     let nodes = nodes.filter_map(|pool| pool.status.as_ref().map(|status| status.nodes)).sum();
-    let mut certificates = Certificates::current(&namespace, &name, &seen, context.now())?;
-    if certificates.renewed {
-        let fresh = seen.clone().with_fresh_secrets(queue, context).await?;
-        certificates = Certificates::current(&namespace, &name, &fresh, context.now())?;
-    }
+    let certificates = certificates(queue, &seen, context).await?;
     let prepared = build::build(&validated, &certificates, &context.settings)?;
     let applied = Box::pin(prepared.apply(context)).await?;
     let again = look(&mut seen, context, &namespace, &name).await;
@@ -140,9 +152,30 @@ async fn reconcile(queue: &ActionQueue, context: &Context) -> Result<Action, Que
     figures.endpoint = Some(status::endpoint(&namespace, &name));
     let wished = status::conditions(&applied, &seen, nodes);
     publish(queue, context, figures, wished).await?;
-    let due = certificates.due().saturating_sub(context.now().as_second());
-    let due = Duration::from_secs(u64::try_from(due).unwrap_or(0).max(1));
+    let due = until_due(&certificates, context);
     Ok(Action::requeue(again.unwrap_or(LOOK_AT_SECRETS).min(due)))
+}
+
+/// Those that there are, with what is due or missing made anew.
+async fn certificates(
+    queue: &ActionQueue,
+    seen: &Seen,
+    context: &Context,
+) -> Result<Certificates, QueueError> {
+    let namespace = queue.metadata.namespace.as_deref().unwrap_or_default();
+    let name = queue.metadata.name.as_deref().unwrap_or_default();
+    let current = Certificates::current(namespace, name, seen, context.now())?;
+    if !current.renewed {
+        return Ok(current);
+    }
+    let fresh = seen.clone().with_fresh_secrets(queue, context).await?;
+    Ok(Certificates::current(namespace, name, &fresh, context.now())?)
+}
+
+/// Until the first of them is to be made anew.
+fn until_due(certificates: &Certificates, context: &Context) -> Duration {
+    let due = certificates.due().saturating_sub(context.now().as_second());
+    Duration::from_secs(u64::try_from(due).unwrap_or(0).max(1))
 }
 
 /// Asks the queue what it holds, unless it was asked a short while ago; returns when to ask
@@ -151,16 +184,20 @@ async fn look(seen: &mut Seen, context: &Context, namespace: &str, name: &str) -
     let observed = &context.observed;
     let key = (namespace.to_owned(), name.to_owned());
     let up = seen.ready_pods.is_some_and(|pods| pods > 0);
-    let Some(token) = context.token.as_ref().filter(|_| up) else {
+    if !up {
         observed.queues.remove(&key);
         seen.snapshot = None;
         return None;
-    };
+    }
     let wait = observed.asked.get(&key).map(|at| at.saturating_duration_since(Instant::now()));
     if let Some(wait) = wait.filter(|wait| !wait.is_zero()) {
         return Some(wait);
     }
-    let again = match stats::ask(&status::endpoint(namespace, name), token).await {
+    let asked = async {
+        let token = context.tokens.get(&audience::of_queue(namespace, name)).await?;
+        stats::ask(&status::endpoint(namespace, name), &token).await
+    };
+    let again = match asked.await {
         Ok(snapshot) => {
             seen.snapshot = Some(Arc::new(snapshot.clone()));
             observed.queues.put(key.clone(), snapshot);
@@ -177,6 +214,21 @@ async fn look(seen: &mut Seen, context: &Context, namespace: &str, name: &str) -
     Some(again)
 }
 
+/// Says one thing that has just shown; all else of the status stays as it was.
+async fn tell(queue: &ActionQueue, context: &Context, wish: Wish) {
+    let old = queue.status.as_ref().map_or(&[][..], |status| &status.conditions);
+    let news: Vec<Wish> = conditions::changed(old, slice::from_ref(&wish)).cloned().collect();
+    let generation = queue.metadata.generation;
+    let status = ActionQueueStatus {
+        observed_generation: generation,
+        conditions: conditions::replace(old, wish, generation, context.now()),
+        ..queue.status.clone().unwrap_or_default()
+    };
+    if let Err(error) = write(queue, context, &status, &news).await {
+        tracing::warn!(%error, "a queue's status is not written");
+    }
+}
+
 async fn publish(
     queue: &ActionQueue,
     context: &Context,
@@ -186,9 +238,18 @@ async fn publish(
     let old = queue.status.as_ref().map_or(&[][..], |status| &status.conditions);
     let news: Vec<Wish> = conditions::changed(old, &wished).cloned().collect();
     status.conditions = conditions::merge(old, wished, queue.metadata.generation, context.now());
+    write(queue, context, &status, &news).await
+}
+
+async fn write(
+    queue: &ActionQueue,
+    context: &Context,
+    status: &ActionQueueStatus,
+    news: &[Wish],
+) -> Result<(), CallError> {
     let namespace = queue.metadata.namespace.as_deref().unwrap_or_default();
     let api = Api::namespaced(context.client.clone(), namespace);
-    if context.publish(STATUS, &api, queue, &status).await? {
+    if context.publish(STATUS, &api, queue, status).await? {
         for wish in news.iter().filter(|wish| is_worth_an_event(wish)) {
             context.events.condition(queue, action(wish), wish, !wish.holds()).await;
         }

@@ -18,8 +18,9 @@ use super::certificates::agent_name;
 use super::fetch::Names;
 use super::validate::Validated;
 use crate::apply::{hash, hex};
+use crate::audience;
 use crate::hardening;
-use crate::labels::{self, CONFIG_HASH, Component};
+use crate::labels::{self, CONFIG_HASH, Component, POOLS};
 use crate::settings::{Settings, Storage};
 
 /// Size of the claim for accepted actions and results.
@@ -34,11 +35,16 @@ pub(super) fn build(
     manifests: &str,
     settings: &Settings,
 ) -> StatefulSet {
+    let claims = of.claims.map_or_else(|| Vec::from_iter(claim(settings)), <[_]>::to_vec);
+    let pools = of.queue.spec.pools.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let pools = (POOLS.to_owned(), pools.join(","));
     let template = PodTemplateSpec {
         metadata: Some(ObjectMeta {
             labels: Some(labels::of(Component::Queue, of.name)),
             // A queue reads its manifests once: a change of them is a new pod.
-            annotations: Some([(CONFIG_HASH.to_owned(), hex(&hash(&manifests)))].into()),
+            annotations: Some(
+                [pools.clone(), (CONFIG_HASH.to_owned(), hex(&hash(&manifests)))].into(),
+            ),
             ..ObjectMeta::default()
         }),
         spec: Some(PodSpec {
@@ -47,12 +53,12 @@ pub(super) fn build(
             containers: vec![container(of, settings)],
             security_context: Some(hardening::pod()),
             termination_grace_period_seconds: Some(30),
-            volumes: Some(volumes(names, settings)),
+            volumes: Some(volumes(names, claims.is_empty())),
             ..PodSpec::default()
         }),
     };
     StatefulSet {
-        metadata,
+        metadata: ObjectMeta { annotations: Some([pools].into()), ..metadata },
         spec: Some(StatefulSetSpec {
             replicas: Some(1),
             // Of a pod that never gets ready a mended template takes the place at once.
@@ -63,7 +69,7 @@ pub(super) fn build(
                 match_expressions: None,
             },
             template,
-            volume_claim_templates: claim(settings).map(|claim| vec![claim]),
+            volume_claim_templates: Some(claims).filter(|claims| !claims.is_empty()),
             // Results have no meaning without their queue.
             persistent_volume_claim_retention_policy: Some(
                 StatefulSetPersistentVolumeClaimRetentionPolicy {
@@ -134,6 +140,7 @@ fn args(of: &Validated<'_>, settings: &Settings) -> Vec<String> {
         ("--listen", format!("0.0.0.0:{CALLERS}")),
         ("--jwks", "/etc/rollwright/identity/jwks.json".to_owned()),
         ("--issuer", of.issuer.url.clone()),
+        ("--own-audience", audience::of_queue(of.namespace, of.name)),
         ("--operator", settings.operator()),
         ("--link", format!("0.0.0.0:{AGENTS}")),
         ("--tls-cert", "/etc/rollwright/tls/tls.crt".to_owned()),
@@ -149,11 +156,11 @@ fn args(of: &Validated<'_>, settings: &Settings) -> Vec<String> {
     args
 }
 
-fn volumes(names: &Names, settings: &Settings) -> Vec<Volume> {
-    let config = |volume: &str, key: &str| Volume {
+fn volumes(names: &Names, ephemeral: bool) -> Vec<Volume> {
+    let config = |volume: &str, name: &str, key: &str| Volume {
         name: volume.to_owned(),
         config_map: Some(ConfigMapVolumeSource {
-            name: names.queue.clone(),
+            name: name.to_owned(),
             items: Some(vec![KeyToPath { key: key.to_owned(), path: key.to_owned(), mode: None }]),
             ..ConfigMapVolumeSource::default()
         }),
@@ -169,12 +176,12 @@ fn volumes(names: &Names, settings: &Settings) -> Vec<Volume> {
         ..Volume::default()
     };
     let mut volumes = vec![
-        config("manifests", "manifests.yaml"),
-        config("identity", "jwks.json"),
+        config("manifests", &names.queue, "manifests.yaml"),
+        config("identity", &names.keys, "jwks.json"),
         secret("tls", &names.server),
         secret("metrics", &names.metrics),
     ];
-    if settings.storage == Storage::Ephemeral {
+    if ephemeral {
         volumes.push(Volume {
             name: "state".to_owned(),
             empty_dir: Some(EmptyDirVolumeSource::default()),

@@ -9,7 +9,7 @@ use tonic::transport::Endpoint;
 
 use crate::call::outside;
 use crate::observed::{NodeSnapshot, QueueSnapshot};
-use crate::token::{TokenError, TokenFile};
+use crate::token::TokenError;
 
 /// Longest wait for its answer.
 const LONGEST: Duration = Duration::from_secs(5);
@@ -27,10 +27,10 @@ pub(super) enum StatsError {
     Refused(Box<tonic::Status>),
 }
 
-/// What the queue at `host:port` holds.
-pub(super) async fn ask(endpoint: &str, token: &TokenFile) -> Result<QueueSnapshot, StatsError> {
+/// What the queue at `host:port` holds; `token` is for this queue alone.
+pub(super) async fn ask(endpoint: &str, token: &str) -> Result<QueueSnapshot, StatsError> {
     outside(async {
-        let token: AsciiMetadataValue = format!("Bearer {}", token.read().await?).parse()?;
+        let token: AsciiMetadataValue = format!("Bearer {token}").parse()?;
         let endpoint = Endpoint::from_shared(format!("http://{endpoint}"))?;
         let endpoint = endpoint.connect_timeout(LONGEST).timeout(LONGEST);
         let mut client = ActionServiceClient::new(endpoint.connect().await?);

@@ -2,6 +2,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::jiff::Timestamp;
+use kube::runtime::watcher::Event;
 use rollwright_crds::{ActionQueue, ResourcePool};
 use serde_json::{Value, json};
 
@@ -9,6 +10,7 @@ use super::certificates::Certificates;
 use super::fetch::Seen;
 use super::validate::validate;
 use super::*;
+use crate::fake_api::FakeApi;
 use crate::golden;
 use crate::identity::Issuer;
 use crate::observed::{NodeSnapshot, QueueSnapshot};
@@ -54,13 +56,14 @@ fn pools() -> BTreeMap<String, Arc<ResourcePool>> {
     [pool("cpu", &cpu, Some("tools")), pool("api", &quota, Some("tools"))].into()
 }
 
+fn issuer() -> Issuer {
+    Issuer { url: "https://kubernetes.default.svc".to_owned(), jwks: r#"{"keys":[]}"#.to_owned() }
+}
+
 fn seen(pools: BTreeMap<String, Arc<ResourcePool>>) -> Seen {
     Seen {
         pools,
-        issuer: Some(Arc::new(Issuer {
-            url: "https://kubernetes.default.svc".to_owned(),
-            jwks: r#"{"keys":[]}"#.to_owned(),
-        })),
+        issuer: Some(Arc::new(issuer())),
         metrics_token: Some(b"token".to_vec()),
         ..Seen::default()
     }
@@ -72,6 +75,8 @@ fn settings(storage: Storage) -> Settings {
         image: "rollwright:1".to_owned(),
         image_pull_policy: "IfNotPresent".to_owned(),
         reservation_image: None,
+        reservation_priority_class: Some("reservations".to_owned()),
+        metrics_secret: "rollwright-metrics".to_owned(),
         storage,
     }
 }
@@ -100,9 +105,11 @@ fn what_is_built() {
     let keys = |secret: &k8s_openapi::api::core::v1::Secret| {
         secret.data.iter().flatten().map(|(key, _)| key.clone()).collect::<Vec<_>>()
     };
-    assert_eq!(keys(&built.authority), ["state.json", "tls.crt", "tls.key"]);
-    assert_eq!(keys(&built.server), ["ca.crt", "tls.crt", "tls.key"]);
-    assert_eq!(keys(&built.agents), ["ca.crt", "tls.crt", "tls.key"]);
+    let identity = &built.identity;
+    golden::check("queue", "keys", identity.keys.as_ref().unwrap());
+    assert_eq!(keys(&identity.authority), ["state.json", "tls.crt", "tls.key"]);
+    assert_eq!(keys(&identity.server), ["ca.crt", "tls.crt", "tls.key"]);
+    assert_eq!(keys(&identity.agents), ["ca.crt", "tls.crt", "tls.key"]);
 }
 
 #[test]
@@ -116,14 +123,27 @@ fn the_manifests_are_what_the_queue_reads() {
     assert!(volumes.is_none(), "an emptyDir needs no claim");
 }
 
+/// Claims of a StatefulSet cannot be changed: other settings of the release are for new queues.
+#[test]
+fn the_claims_that_are_there_are_applied_again() {
+    let before = built(&seen(pools()), Storage::Class("fast".to_owned())).stateful_set;
+    let claims = before.spec.as_ref().unwrap().volume_claim_templates.clone().unwrap();
+    let with = |claims: &[_]| Seen { claims: Some(claims.to_vec()), ..seen(pools()) };
+    for other in [Storage::Class("slow".to_owned()), Storage::DefaultClass, Storage::Ephemeral] {
+        assert_eq!(built(&with(&claims), other).stateful_set, before);
+    }
+    let ephemeral = built(&seen(pools()), Storage::Ephemeral).stateful_set;
+    assert_eq!(built(&with(&[]), Storage::DefaultClass).stateful_set, ephemeral);
+}
+
 #[test]
 fn certificates_that_are_there_are_kept_until_they_are_due() {
     let seen_first = seen(pools());
     let first = built(&seen_first, Storage::Ephemeral);
     let with = |built: &build::QueueResources<Prepared>| Seen {
-        authority: Some(Arc::new(built.authority.clone())),
-        server: Some(Arc::new(built.server.clone())),
-        agents: Some(Arc::new(built.agents.clone())),
+        authority: Some(Arc::new(built.identity.authority.clone())),
+        server: Some(Arc::new(built.identity.server.clone())),
+        agents: Some(Arc::new(built.identity.agents.clone())),
         ..seen(pools())
     };
     let at = |days: i64| Timestamp::from_second(1_800_000_000 + days * 24 * 3600).unwrap();
@@ -131,14 +151,14 @@ fn certificates_that_are_there_are_kept_until_they_are_due() {
         |days| Certificates::current("research", "tools", &with(&first), at(days)).unwrap();
     let kept = current(19);
     assert!(!kept.renewed);
-    assert_eq!(kept.authority.write(), *first.authority.data.as_ref().unwrap());
+    assert_eq!(kept.authority.write(), *first.identity.authority.data.as_ref().unwrap());
     let renewed = current(21);
     assert!(renewed.renewed);
-    assert_eq!(renewed.authority.write(), *first.authority.data.as_ref().unwrap());
+    assert_eq!(renewed.authority.write(), *first.identity.authority.data.as_ref().unwrap());
     assert_eq!(kept.due(), renewed.due() - 21 * 24 * 3600);
 
     let mut damaged = with(&first);
-    let mut authority = first.authority.clone();
+    let mut authority = first.identity.authority.clone();
     authority.data.as_mut().unwrap().remove("tls.key");
     damaged.authority = Some(Arc::new(authority));
     let current = Certificates::current("research", "tools", &damaged, at(1)).unwrap();
@@ -211,9 +231,7 @@ fn a_policy_that_the_queue_would_refuse_is_not_built() {
 fn conditions_of(seen: &Seen, nodes: u32) -> Vec<(bool, &'static str)> {
     let prepared = built(seen, Storage::Ephemeral);
     let applied = build::QueueResources {
-        authority: prepared.authority,
-        server: prepared.server,
-        agents: prepared.agents,
+        identity: prepared.identity,
         metrics: prepared.metrics,
         config: prepared.config,
         service: prepared.service,
@@ -248,4 +266,56 @@ fn a_queue_is_ready_when_it_is_up_and_has_an_agent() {
     let silent = (false, reasons::UNREACHABLE);
     assert_eq!(conditions_of(&with(Some(1), None), 2), [good, silent]);
     assert_eq!(conditions_of(&with(Some(1), None), 0), [good, good]);
+}
+
+/// A queue that is up, and whose pool was deleted.
+async fn blocked_queue() -> (FakeApi, Arc<ActionQueue>) {
+    let mut api = FakeApi::start(settings(Storage::Ephemeral), Some(issuer())).await;
+    let set = serde_json::from_value(json!({
+        "metadata": {"name": "tools-queue", "namespace": "research", "generation": 1},
+        "status": {"replicas": 1, "readyReplicas": 1},
+    }));
+    api.watches.stateful_sets.apply_watcher_event(&Event::Apply(set.unwrap()));
+    let queue = Arc::new(tools());
+    api.hold(&*queue);
+    (api, queue)
+}
+
+#[tokio::test]
+async fn a_queue_that_is_blocked_keeps_its_certificates_and_keys_current() {
+    let (api, queue) = blocked_queue().await;
+    let again = Queues::reconcile(Arc::clone(&queue), Arc::clone(&api.context)).await.unwrap();
+    assert_ne!(again, Action::await_change(), "certificates are looked at again");
+    let status = &api.patched("/tools/status")[0]["status"];
+    assert_eq!(status["conditions"][0]["reason"], reasons::POOL_NOT_FOUND);
+    for made in ["tools-queue-ca", "tools-queue-tls", "tools-queue-agent", "tools-queue-keys"] {
+        assert_eq!(api.patched(&format!("/{made}")).len(), 1, "{made}");
+    }
+    assert_eq!(api.patched("/tools-queue-keys")[0]["data"]["jwks.json"], issuer().jwks);
+    assert!(api.patched("/tools-queue").is_empty(), "what runs goes on as it was");
+    // One that never was is not half made.
+    let api = FakeApi::start(settings(Storage::Ephemeral), Some(issuer())).await;
+    api.hold(&*queue);
+    let again = Queues::reconcile(queue, Arc::clone(&api.context)).await.unwrap();
+    assert_eq!(again, Action::await_change());
+    assert!(api.patched("/tools-queue-tls").is_empty());
+}
+
+#[tokio::test]
+async fn a_refused_request_is_told_of() {
+    let (api, queue) = blocked_queue().await;
+    api.refuse("/secrets/tools-queue-tls", 422);
+    let failed = Queues::reconcile(Arc::clone(&queue), Arc::clone(&api.context)).await;
+    assert_eq!(failed.unwrap_err().category(), "ApiRefused");
+    let told = api.patched("/tools/status");
+    assert_eq!(told.len(), 1, "a pass says one thing, so that the next has nothing to write");
+    let ready = &told[0]["status"]["conditions"][0];
+    assert_eq!((&ready["status"], &ready["reason"]), (&json!("False"), &json!("ApiRefused")));
+    assert!(ready["message"].as_str().unwrap().contains("refuses"), "{ready}");
+    // Of what may do next time nothing is told.
+    let (api, queue) = blocked_queue().await;
+    api.refuse("/secrets/tools-queue-tls", 500);
+    let failed = Queues::reconcile(queue, Arc::clone(&api.context)).await;
+    assert_eq!(failed.unwrap_err().category(), "ApiUnavailable");
+    assert_eq!(api.patched("/tools/status"), [json!(null); 0]);
 }

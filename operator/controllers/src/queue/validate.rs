@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use rollwright_crds::conditions::reasons;
 use rollwright_crds::pool::{GpuRole, PoolOwner};
 use rollwright_crds::{ActionQueue, ResourcePool};
@@ -10,7 +11,6 @@ use rollwright_crds::{ActionQueue, ResourcePool};
 use super::fetch::Seen;
 use crate::identity::Issuer;
 use crate::pool::allows;
-use crate::settings::METRICS_SECRET;
 
 /// Longest name: the StatefulSet adds `-queue`, and a hash of 11 to a label of 63.
 const LONGEST_NAME: usize = 46;
@@ -25,6 +25,8 @@ pub(super) struct Validated<'a> {
     pub(super) pools: Vec<&'a ResourcePool>,
     pub(super) issuer: &'a Issuer,
     pub(super) metrics_token: &'a [u8],
+    /// Those of the StatefulSet that is there.
+    pub(super) claims: Option<&'a [PersistentVolumeClaim]>,
 }
 
 /// Why a queue cannot be built, or not as it is now.
@@ -73,12 +75,14 @@ pub(super) fn validate<'a>(
     };
     let Some(metrics_token) = seen.metrics_token.as_deref() else {
         let message = format!(
-            "the release has no Secret \"{METRICS_SECRET}\" with a key token, without which metrics \
-             would be open to all"
+            "the release has no Secret \"{}\" with a key token, without which metrics would be open \
+             to all",
+            seen.metrics_secret
         );
         return Err(Obstacle::new(reasons::SECRET_NOT_FOUND, message));
     };
-    Ok(Validated { queue, namespace, name, pools, issuer, metrics_token })
+    let claims = seen.claims.as_deref();
+    Ok(Validated { queue, namespace, name, pools, issuer, metrics_token, claims })
 }
 
 /// Names of Services are stricter than names of custom resources.

@@ -11,9 +11,9 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use rollwright_crds::reward::SecretKey;
 
 use super::{Facts, METRICS_PORT, PORT, identity_name, manifests, name};
+use crate::audience::{self, AUDIENCE};
 use crate::hardening;
 use crate::labels::{self, Component};
-use crate::settings::AUDIENCE;
 
 const STATE: &str = "/var/lib/rollwright/gateway";
 const MANIFESTS: &str = "/etc/rollwright/manifests";
@@ -91,6 +91,7 @@ impl Facts<'_> {
             &format!("--jwks={IDENTITY}/jwks.json"),
             &format!("--issuer={}", self.issuer.url),
             &format!("--audience={AUDIENCE}"),
+            &format!("--own-audience={}", audience::of_gateway(self.namespace, self.job)),
             &format!("--operator={}", self.settings.operator()),
             &format!("--state-dir={STATE}"),
             "--workers-api",
@@ -101,15 +102,20 @@ impl Facts<'_> {
             args.push(format!("--metrics-addr=0.0.0.0:{METRICS_PORT}"));
             args.push(format!("--metrics-token-file={METRICS}/token"));
         }
-        if let Some(queue) = &self.spec.action_queue {
-            let namespace = queue.namespace.as_deref().unwrap_or(self.namespace);
-            args.push(format!("--action-queue={}-queue.{namespace}.svc:9460", queue.name));
+        if let Some((namespace, queue)) = self.queue() {
+            args.push(format!("--action-queue={queue}-queue.{namespace}.svc:9460"));
             args.push(format!("--queue-token-file={TOKEN}/token"));
         }
         for (reward, _) in self.reward_secrets() {
             args.push(format!("--reward-secret={reward}={REWARDS}/{reward}/token"));
         }
         args
+    }
+
+    /// Namespace and name of the queue that it calls.
+    fn queue(&self) -> Option<(&str, &str)> {
+        let queue = self.spec.action_queue.as_ref()?;
+        Some((queue.namespace.as_deref().unwrap_or(self.namespace), &queue.name))
     }
 
     /// Rewards that show somebody a token, and where it is.
@@ -173,8 +179,11 @@ impl Facts<'_> {
                 ..of("identity")
             },
             Volume { secret: keys, ..of("keys") },
-            hardening::token_volume("token"),
         ];
+        // Whose pod stands behind the queue's name may show the token to nobody else.
+        volumes.extend(self.queue().map(|(namespace, queue)| {
+            hardening::token_volume("token", audience::of_queue(namespace, queue))
+        }));
         if self.metrics_token.is_some() {
             let token = secret(format!("{gateway}-metrics"), None);
             volumes.push(Volume { secret: token, ..of("metrics") });
@@ -199,8 +208,10 @@ impl Facts<'_> {
             mount("manifests", MANIFESTS.into(), true),
             mount("identity", IDENTITY.into(), true),
             mount("keys", KEYS.into(), true),
-            mount("token", TOKEN.into(), true),
         ];
+        if self.queue().is_some() {
+            mounts.push(mount("token", TOKEN.into(), true));
+        }
         if self.metrics_token.is_some() {
             mounts.push(mount("metrics", METRICS.into(), true));
         }

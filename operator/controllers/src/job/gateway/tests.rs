@@ -18,6 +18,8 @@ fn settings(storage: Storage) -> Settings {
         image: "rollwright/rollwright:v1".into(),
         image_pull_policy: "IfNotPresent".into(),
         reservation_image: None,
+        reservation_priority_class: Some("reservations".to_owned()),
+        metrics_secret: "rollwright-metrics".to_owned(),
         storage,
     }
 }
