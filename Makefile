@@ -11,6 +11,8 @@ PROFILE := quick
 BIN := target/$(PROFILE)
 # The helper inside sandboxes; end-to-end tests and benchmarks use this static build too.
 export ROLLWRIGHT_INIT := $(CURDIR)/$(BIN)/rollwright-init
+# The same random cases in every run, so that a failure is a change's; `make soak` draws others.
+export PROPTEST_RNG_SEED ?= 1
 # An error says its causes; only a panic needs the stack.
 export RUST_LIB_BACKTRACE ?= 0
 AS_ROOT := . scripts/lib.sh; as_root
@@ -64,6 +66,10 @@ test: deps-test init test-images ## Run all tests, on a real Docker engine and a
 	ROLLWRIGHT_BIN=$(CURDIR)/target/debug/rollwright examples/grpo-tiny/run.sh --steps 35 --out $(CURDIR)/target/grpo-tiny-test
 	e2e/cgroup-v2/run.sh
 	$(MAKE) test-kubernetes
+
+.PHONY: soak
+soak: deps-build ## Run the property tests on many fresh random cases (PROPTEST_CASES=...)
+	PROPTEST_RNG_SEED=$$RANDOM PROPTEST_CASES=$${PROPTEST_CASES:-5000} cargo test --locked -p rollwright-core --lib
 
 .PHONY: test-kubernetes
 test-kubernetes: deps-cluster cluster-binaries init engine ## Run the tests on a real Kubernetes alone

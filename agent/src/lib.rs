@@ -11,6 +11,7 @@ pub mod cli;
 pub mod config;
 pub mod docker;
 pub mod fault;
+pub mod gpu;
 pub mod http;
 pub mod images;
 pub mod link;

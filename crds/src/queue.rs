@@ -107,7 +107,8 @@ pub struct Policy {
     /// In which order waiting actions are looked at.
     #[serde(default)]
     pub ordering: Ordering,
-    /// `Elastic`: how many completions ahead the scheduler estimates; absent: its own choice.
+    /// `Elastic`: kept for the elastic algorithm of the paper, whose estimate looks so many
+    /// completions ahead; that of this version plays the whole line forward.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 64))]
     pub depth: Option<u32>,
@@ -124,10 +125,6 @@ pub struct Unavailable {
     pub instead: &'static str,
 }
 
-/// The elastic algorithm is not wired to queues yet.
-pub const ELASTIC: Unavailable =
-    Unavailable { field: "type", value: "Elastic", instead: "FixedDop or Static" };
-
 impl std::fmt::Display for Unavailable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { field, value, instead } = self;
@@ -138,19 +135,17 @@ impl std::fmt::Display for Unavailable {
 impl ActionQueueSpec {
     /// What it asks for that no queue of this version can do.
     pub fn unavailable(&self) -> Option<Unavailable> {
-        let policy = &self.policy;
-        if policy.ordering == Ordering::TrajectoryAware {
-            let (field, value) = ("ordering", "TrajectoryAware");
-            return Some(Unavailable { field, value, instead: "Fcfs" });
-        }
-        (policy.kind == PolicyType::Elastic).then_some(ELASTIC)
+        let (field, value, instead) = ("ordering", "TrajectoryAware", "Fcfs");
+        let asked = self.policy.ordering == Ordering::TrajectoryAware;
+        asked.then_some(Unavailable { field, value, instead })
     }
 }
 
 /// How units are chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum PolicyType {
-    /// By the elastic algorithm, for the least total completion time.
+    /// By the elastic algorithm, for the least total completion time: units follow the
+    /// load, short actions go first, with ageing.
     #[default]
     Elastic,
     /// The same for every action.
@@ -162,7 +157,7 @@ pub enum PolicyType {
 /// In which order waiting actions are looked at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Ordering {
-    /// First come, first served.
+    /// First come, first served; under `Elastic` by submission plus own work.
     #[default]
     Fcfs,
     /// Longest predicted remaining trajectory first, with ageing.

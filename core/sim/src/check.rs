@@ -1,8 +1,9 @@
 //! What can never run is refused before the simulation begins.
 
 use crate::cluster::{Cluster, PoolKind};
+use crate::known::MOST_UNITS;
 use crate::policy::Policy;
-use crate::workload::{Trajectory, UNIT};
+use crate::workload::{Action, Trajectory, UNIT};
 
 /// Why a trajectory cannot run on a cluster under a policy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -31,6 +32,12 @@ pub enum Misfit {
         units: String,
         /// What the policy reserves.
         cores: String,
+    },
+    /// More units than the core counts.
+    #[error("an action in pool {pool} needs more than {MOST_UNITS} units: use fewer")]
+    ManyUnits {
+        /// Its pool.
+        pool: String,
     },
     /// More nanoseconds than 64 bits count.
     #[error("the simulation would take longer than 584 years: use shorter times")]
@@ -64,6 +71,10 @@ pub(crate) fn check(
                 }
                 let pod = match policy {
                     Policy::Fixed { .. } => continue,
+                    Policy::Elastic | Policy::ElasticTrajectory | Policy::Tangram => {
+                        known_to_the_core(action, pool)?;
+                        continue;
+                    }
                     Policy::Static { cores } => cores,
                     Policy::Kubernetes { request, .. } => request,
                 };
@@ -77,13 +88,20 @@ pub(crate) fn check(
             }
             PoolKind::Gpu { .. } => {
                 let Some(service) = action.service else { continue };
-                if !matches!(policy, Policy::Fixed { .. }) && replicas[service] == 0 {
+                if policy.reserves() && replicas[service] == 0 {
                     let service = cluster.services[service].name.clone();
                     return Err(Misfit::NoReplica { service });
                 }
             }
             PoolKind::Quota(_) => {}
         }
+    }
+    Ok(())
+}
+
+fn known_to_the_core(action: &Action, pool: String) -> Result<(), Misfit> {
+    if action.smallest() > MOST_UNITS * UNIT {
+        return Err(Misfit::ManyUnits { pool });
     }
     Ok(())
 }

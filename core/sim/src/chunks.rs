@@ -1,5 +1,9 @@
 //! GPUs of a pool: who is resident on which aligned chunk.
 
+use rollwright_core::arrange::Chunks;
+use rollwright_core::elastic::ChunkPool;
+use rollwright_core::time::Time;
+
 /// Largest chunk.
 const LARGEST: u64 = 8;
 
@@ -28,7 +32,7 @@ pub(crate) struct Chunk {
 }
 
 /// Equal nodes with GPUs, at most [`MOST_GPUS`] each.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Gpus {
     size: u64,
     nodes: Vec<Node>,
@@ -135,6 +139,59 @@ impl Gpus {
     /// Where chunks of this size begin.
     fn starts(&self, size: u64) -> impl Iterator<Item = u64> + use<> {
         (0..self.size / size).map(move |i| i * size)
+    }
+}
+
+impl ChunkPool for Gpus {
+    type Chunk = Chunk;
+
+    fn gpus(&self) -> u64 {
+        self.size * self.nodes.len() as u64
+    }
+
+    fn idle(&self) -> Chunks {
+        let mut counts = [0_u32; 4];
+        for node in &self.nodes {
+            let mut start = 0;
+            while start < self.size {
+                // The largest aligned chunk that begins here.
+                let fits = |size: u64| {
+                    start % size == 0
+                        && start + size <= self.size
+                        && node.running & bits(start, size) == 0
+                };
+                let level = (0..4).rev().find(|&level| fits(1 << level));
+                if let Some(level) = level {
+                    counts[level] += 1;
+                }
+                start += level.map_or(1, |level| 1 << level);
+            }
+        }
+        Chunks::new(counts)
+    }
+
+    fn fits(&self, gpus: u64) -> bool {
+        let idle = |node: &Node| self.starts(gpus).any(|at| node.running & bits(at, gpus) == 0);
+        self.nodes.iter().any(idle)
+    }
+
+    fn residents(&self, service: usize, gpus: u64) -> (usize, usize) {
+        let all = self.nodes.iter().flat_map(|node| &node.residents);
+        let same = all.filter(|one| one.service == service && one.gpus == gpus);
+        same.fold((0, 0), |(idle, all), one| (idle + usize::from(!one.running), all + 1))
+    }
+
+    fn take(&mut self, service: usize, gpus: u64) -> Option<(Chunk, bool)> {
+        let chunk = Self::take(self, service, gpus)?;
+        Some((chunk, !chunk.resident))
+    }
+
+    fn give_back(&mut self, chunk: Chunk, now: Time) {
+        self.give(chunk, now.as_nanos());
+    }
+
+    fn size(chunk: Chunk) -> u64 {
+        chunk.gpus
     }
 }
 

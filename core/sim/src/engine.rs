@@ -5,11 +5,14 @@ use std::time::Duration;
 
 use crate::check::{Misfit, check};
 use crate::cluster::{Cluster, PoolKind};
+use crate::elastic::ByPromise;
 use crate::fixed::Fixed;
+use crate::lines::{Discipline, Lines};
 use crate::pods::Pods;
 use crate::policy::Policy;
 use crate::replicas::replicas;
 use crate::report::{Decisions, Distribution, Report};
+use crate::tangram::Tangram;
 use crate::workload::{Action, Phase, Trajectory};
 use crate::world::{Event, Record, World};
 
@@ -54,36 +57,40 @@ pub fn simulate(
     }
     let mut world = World::new(cluster, workload);
     let mut decisions = Vec::new();
+    let pods = |request, limit| Pods::new(cluster, workload, request, limit, &dealt);
     match policy {
         Policy::Fixed { units } => {
-            run(&mut world, &mut Fixed::new(cluster, units), clock, &mut decisions);
+            run(&mut world, lines(cluster, Fixed { limit: units }), clock, &mut decisions);
         }
-        Policy::Static { cores } => {
-            run(
-                &mut world,
-                &mut Pods::new(cluster, workload, cores, None, &dealt),
-                clock,
-                &mut decisions,
-            );
+        Policy::Elastic => {
+            run(&mut world, lines(cluster, ByPromise::Actions), clock, &mut decisions);
         }
+        Policy::ElasticTrajectory => {
+            run(&mut world, lines(cluster, ByPromise::Trajectories), clock, &mut decisions);
+        }
+        Policy::Tangram => {
+            let depth = cluster.depth.map(|depth| usize::try_from(depth).unwrap_or(usize::MAX));
+            run(&mut world, lines(cluster, Tangram { depth }), clock, &mut decisions);
+        }
+        Policy::Static { cores } => run(&mut world, pods(cores, None), clock, &mut decisions),
         Policy::Kubernetes { request, limit } => {
-            let mut pods = Pods::new(cluster, workload, request, Some(limit), &dealt);
-            run(&mut world, &mut pods, clock, &mut decisions);
+            run(&mut world, pods(request, Some(limit)), clock, &mut decisions);
         }
     }
     if world.now == u64::MAX {
         return Err(Refused { trajectory: 0, misfit: Misfit::TooLong });
     }
-    let held = match policy {
-        Policy::Fixed { .. } => None,
-        _ => Some(dealt),
-    };
+    let held = policy.reserves().then_some(dealt);
     Ok((report(&world, held.as_deref(), decisions), world.records))
+}
+
+fn lines<'a, D: Discipline<'a>>(cluster: &'a Cluster, discipline: D) -> Lines<'a, D> {
+    Lines::new(cluster, discipline)
 }
 
 fn run<'a>(
     world: &mut World<'a>,
-    scheduler: &mut impl Scheduler<'a>,
+    mut scheduler: impl Scheduler<'a>,
     clock: &mut impl FnMut() -> Duration,
     decisions: &mut Vec<u64>,
 ) {
@@ -118,14 +125,14 @@ fn run<'a>(
         proceeding.retain(|&of| {
             let ends = world.phase(of).is_none();
             if ends {
-                proceed(of, world, scheduler);
+                proceed(of, world, &mut scheduler);
             }
             !ends
         });
         proceeding.extend(scheduler.admit(world));
         proceeding.sort_unstable();
         for of in proceeding {
-            proceed(of, world, scheduler);
+            proceed(of, world, &mut scheduler);
         }
         // Trajectories of no length ended meanwhile.
         for of in scheduler.admit(world) {

@@ -8,14 +8,19 @@
 mod check;
 mod chunks;
 pub mod cluster;
+mod elastic;
 mod engine;
 mod fixed;
+mod known;
+mod lines;
 mod node;
+pub mod paper;
 mod pods;
 mod policy;
 mod replicas;
 mod report;
 mod sharing;
+mod tangram;
 #[cfg(test)]
 mod tests;
 mod usage;

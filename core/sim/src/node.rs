@@ -51,8 +51,3 @@ impl Node {
         }
     }
 }
-
-/// The node with the most free memory; the first of equals.
-pub(crate) fn roomiest(nodes: &[Node]) -> Option<usize> {
-    (0..nodes.len()).rev().max_by_key(|&i| nodes[i].memory)
-}

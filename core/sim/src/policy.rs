@@ -5,6 +5,12 @@ use crate::workload::UNIT;
 /// How actions are given units, and in which order.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Policy {
+    /// `elastic`: the running queue's default.
+    Elastic,
+    /// `elastic-trajectory`: those first whose trajectory will last longest, with ageing.
+    ElasticTrajectory,
+    /// `tangram`: ARL-Tangram's Algorithms 1 and 2.
+    Tangram,
     /// `fixed:N`: first come first served, each action on the largest of its units
     /// that is at most N, else its smallest.
     Fixed {
@@ -27,24 +33,28 @@ pub enum Policy {
 
 /// A name that is no policy here.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum UnknownPolicy {
-    /// One that is planned.
-    #[error("{0} is not simulated yet: use fixed:N, static:N or kubernetes:R:L")]
-    NotYet(String),
-    /// Anything else.
-    #[error("unknown policy {0:?}: use fixed:N, static:N or kubernetes:R:L, such as fixed:4")]
-    Unknown(String),
+#[error(
+    "unknown policy {0:?}: use elastic, elastic-trajectory, tangram, fixed:N, static:N or \
+     kubernetes:R:L, such as fixed:4"
+)]
+pub struct UnknownPolicy(String);
+
+impl Policy {
+    /// True where pods and replicas hold what they might need.
+    pub(crate) fn reserves(self) -> bool {
+        matches!(self, Self::Static { .. } | Self::Kubernetes { .. })
+    }
 }
 
 impl std::str::FromStr for Policy {
     type Err = UnknownPolicy;
 
     fn from_str(name: &str) -> Result<Self, UnknownPolicy> {
-        if ["elastic", "tangram", "elastic-trajectory"].contains(&name) {
-            return Err(UnknownPolicy::NotYet(name.to_owned()));
-        }
         let parts: Vec<&str> = name.split(':').collect();
         let policy = match parts[..] {
+            ["elastic"] => Some(Self::Elastic),
+            ["elastic-trajectory"] => Some(Self::ElasticTrajectory),
+            ["tangram"] => Some(Self::Tangram),
             ["fixed", units] => whole(units).map(|units| Self::Fixed { units }),
             ["static", cores] => whole(cores).map(|cores| Self::Static { cores }),
             ["kubernetes", request, limit] => match (positive(request), positive(limit)) {
@@ -56,7 +66,7 @@ impl std::str::FromStr for Policy {
             },
             _ => None,
         };
-        policy.ok_or_else(|| UnknownPolicy::Unknown(name.chars().take(60).collect()))
+        policy.ok_or_else(|| UnknownPolicy(name.chars().take(60).collect()))
     }
 }
 

@@ -37,6 +37,16 @@ pub enum Phase {
     Act(Action),
 }
 
+impl Phase {
+    /// The least that it takes.
+    pub fn seconds(&self) -> f64 {
+        match self {
+            Self::Generate(nanos) => *nanos as f64 / 1e9,
+            Self::Act(action) => action.seconds(action.largest() as f64 / UNIT as f64),
+        }
+    }
+}
+
 /// One invocation of a pool.
 #[derive(Debug, Clone)]
 pub struct Action {

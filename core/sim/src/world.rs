@@ -116,6 +116,11 @@ impl<'a> World<'a> {
         self.trajectories[of].phases.get(self.progress[of].phase)
     }
 
+    /// The place of the phase that a trajectory is at.
+    pub(crate) fn phase_index(&self, of: usize) -> usize {
+        self.progress[of].phase
+    }
+
     /// The action that the trajectory is at was submitted. Its first CPU action answers
     /// for the wait for a pod.
     pub(crate) fn submitted(&mut self, of: usize, action: &Action) {

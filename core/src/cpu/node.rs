@@ -39,6 +39,11 @@ impl NodeCpu {
         self.fit_shared();
     }
 
+    /// Cores that only shares may have.
+    pub fn kept(&self) -> usize {
+        self.kept
+    }
+
     /// The most cores that one action could ever have exclusively.
     pub fn exclusive_capacity(&self) -> usize {
         self.capacity() - self.kept
@@ -74,6 +79,11 @@ impl NodeCpu {
         }
     }
 
+    /// True when not even the smallest share can be granted now.
+    pub fn is_full(&self) -> bool {
+        self.free() == 0 && cores_under(self.shares_micros + 1) > self.shared.len()
+    }
+
     /// Grants `units`, or `None` when they do not fit. Cores come from one NUMA
     /// node where one has enough (the fullest such), else with as few as possible
     /// away from the node that gives most.
@@ -106,6 +116,48 @@ impl NodeCpu {
             }
         }
         self.fit_shared();
+    }
+
+    /// Gives an exclusive grant more cores or fewer, at least one; `None` when so many are
+    /// not free. What it keeps, it keeps: new cores are near to those, and those go first
+    /// that are away from most.
+    pub fn resize(&mut self, cores: &CoreSet, count: usize) -> Option<CoreSet> {
+        let mut cores = cores.clone();
+        let held = cores.len();
+        if count > held {
+            let mut missing = count - held;
+            if missing > self.free() {
+                return None;
+            }
+            while missing > 0 {
+                let index = self.nearest(&cores).or_else(|| self.best_numa(missing))?;
+                let taken = self.free[index].take(missing);
+                missing -= taken.len();
+                cores.extend(&taken);
+            }
+        } else {
+            let mut homes: Vec<&CoreSet> = self.numa.iter().collect();
+            let common = |all: &CoreSet| cores.iter().filter(|core| all.contains(*core)).count();
+            homes.sort_by_key(|all| common(all));
+            let away = homes.iter().flat_map(|all| cores.iter().filter(|core| all.contains(*core)));
+            let surplus: CoreSet = away.take(held - count.max(1).min(held)).collect();
+            cores.subtract(&surplus);
+            self.give_back(&surplus);
+            self.fit_shared();
+        }
+        Some(cores)
+    }
+
+    /// The NUMA node with a free core that has most of `cores`.
+    fn nearest(&self, cores: &CoreSet) -> Option<usize> {
+        let common =
+            |index: usize| cores.iter().filter(|core| self.numa[index].contains(*core)).count();
+        let with_room = (0..self.numa.len()).filter(|index| !self.free[*index].is_empty());
+        with_room
+            .map(|index| (common(index), index))
+            .filter(|(common, _)| *common > 0)
+            .max_by_key(|(common, index)| (*common, std::cmp::Reverse(*index)))
+            .map(|(_, index)| index)
     }
 
     /// Records a grant that was made before: the free ones of `cores` become
@@ -173,11 +225,13 @@ mod tests {
     enum Step {
         Grant(u32),
         Release(usize),
+        Resize(usize, usize),
     }
 
     fn steps() -> impl Strategy<Value = Vec<Step>> {
         let micros = prop_oneof![1u32..1_000_000, (1u32..7).prop_map(|n| n * 1_000_000)];
-        let step = prop_oneof![3 => micros.prop_map(Step::Grant), 2 => any::<usize>().prop_map(Step::Release)];
+        let step = prop_oneof![3 => micros.prop_map(Step::Grant), 2 => any::<usize>().prop_map(Step::Release),
+            2 => (any::<usize>(), 1usize..7).prop_map(|(pick, count)| Step::Resize(pick, count))];
         prop::collection::vec(step, 0..80)
     }
 
@@ -232,7 +286,20 @@ mod tests {
                         let grant = held.swap_remove(pick % held.len());
                         node.release(&grant);
                     }
-                    Step::Release(_) => {}
+                    Step::Resize(pick, count) if !held.is_empty() => {
+                        let (all, free) = (held.len(), node.free());
+                        if let CpuGrant::Exclusive(cores) = &mut held[pick % all] {
+                            let before = cores.clone();
+                            let resized = node.resize(&before, count);
+                            prop_assert_eq!(resized.is_some(), count <= before.len() + free);
+                            *cores = resized.unwrap_or(before.clone());
+                            let (more, less) = (cores.len().max(before.len()), cores.len().min(before.len()));
+                            let common = cores.iter().filter(|core| before.contains(*core)).count();
+                            prop_assert_eq!(common, less, "what it keeps, it keeps");
+                            prop_assert!(cores.len() == count || more == before.len());
+                        }
+                    }
+                    Step::Release(_) | Step::Resize(..) => {}
                 }
                 let mut seen = node.shared.clone();
                 let mut count = seen.len();
@@ -251,6 +318,18 @@ mod tests {
             }
             prop_assert_eq!(node.free(), total - kept);
         }
+    }
+
+    #[test]
+    fn resizing_stays_near() {
+        let mut node = NodeCpu::new(vec![(0..4).collect(), (4..8).collect()]);
+        let Some(CpuGrant::Exclusive(cores)) = node.grant(Units::cores(2)) else { panic!() };
+        let cores = node.resize(&cores, 6).unwrap();
+        assert_eq!(cores, [0, 1, 2, 3, 4, 5].into_iter().collect());
+        assert_eq!(node.resize(&cores, 9), None);
+        let cores = node.resize(&cores, 4).unwrap();
+        assert_eq!(cores, [0, 1, 2, 3].into_iter().collect(), "those that are away go first");
+        assert_eq!(node.free(), 4);
     }
 
     #[test]

@@ -1,19 +1,31 @@
 //! The default policy's decision.
 
-use super::arrivals::Arrivals;
+use super::arrivals::{Arrivals, Newcomers};
 use super::backfill::backfill;
-use super::line::{Decision, Given, Line, Running};
+use super::chunk_line::Demand;
+use super::line::{Decision, Given, Line};
 use super::malleable::resize;
-use super::roll_out::{Promise, Scene};
-use super::room::Room;
+use super::roll_out::{Promise, Scene, Until};
+use super::room::{Room, Space};
 use super::rule::Rule;
-use super::work::{Work, seconds};
+use super::work::Work;
 use crate::time::Time;
 
-/// Waiting actions of a line that a decision looks at; the rest only counts.
+/// Waiting actions of a line that a decision looks at; the rest only counts. Where all of
+/// them start, the next decision is due at once.
 pub const WINDOW: usize = 192;
+/// What the end of the last action weighs against the mean completion time: of two plans
+/// that are nearly as good the one that ends sooner is better.
+pub(super) const LAST_END: f64 = 0.1;
+/// The same where nothing but the end counts, among plans that end alike.
+pub(super) const LAST_END_ALONE: f64 = 100.0;
 /// Actions that the roll-outs of one decision play, together.
 const BUDGET: usize = 800;
+
+/// Rules are compared at each decision where a roll-out plays up to so many actions; for each
+/// [`AGED`] more, the best is followed for one more decision.
+const SHORT: usize = 192;
+const AGED: usize = 64;
 
 /// The default policy for one line: each round plays the line forward under a few simple
 /// rules and does what the best of them does now (a parallel roll-out). While nothing
@@ -22,20 +34,41 @@ const BUDGET: usize = 800;
 ///
 /// A long line bounds the rules that a round can try: then the one that was best is tried
 /// against the others in turn.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Elastic {
     arrivals: Arrivals,
-    /// The place in [`Rule::ALL`] of the rule that was best.
-    best: usize,
-    /// The next to be tried against it.
-    turn: usize,
+    outlook: Outlook,
+    last_end: f64,
+}
+
+impl Default for Elastic {
+    fn default() -> Self {
+        Self::new(LAST_END)
+    }
 }
 
 impl Elastic {
+    /// With what the end of the last trajectory weighs against the mean completion time.
+    fn new(last_end: f64) -> Self {
+        Self { arrivals: Arrivals::default(), outlook: Outlook::default(), last_end }
+    }
+
+    /// For an end of all trajectories as early as possible. The line is to be in the order
+    /// of [`Work::followed_by`].
+    pub fn for_makespan() -> Self {
+        Self::new(LAST_END_ALONE)
+    }
+
     /// An action was submitted to the line; `opens` where it is the first of its
     /// trajectory here.
     pub fn submitted(&mut self, at: Time, opens: bool, work: Work) {
-        self.arrivals.submitted(at, opens, work);
+        self.arrivals.submitted(at, opens, work, Demand::default());
+    }
+
+    /// How many trajectories may come to the line for the first time, where that is known:
+    /// to be told before a submission or a decision.
+    pub fn newcomers(&mut self, newcomers: Newcomers) {
+        self.arrivals.newcomers(newcomers);
     }
 
     /// What starts now, and with what; and what is resized.
@@ -44,23 +77,7 @@ impl Elastic {
         if resizable || line.waiting.iter().any(|waiting| waiting.resizable) {
             return resize(line);
         }
-        let mut decision = Decision { resizes: Vec::new(), starts: self.decide_window(line) };
-        // All that was looked at has started: look at what stands behind it.
-        let mut running = line.running.to_vec();
-        let mut started = 0;
-        while decision.starts.len() == started + WINDOW && line.waiting.len() > started + WINDOW {
-            running.extend(decision.starts[started..].iter().map(|given| {
-                let choices = line.waiting[given.index].work.choices();
-                let chosen = choices.iter().find(|choice| choice.units == given.units);
-                let ends = line.now + seconds(chosen.map_or(0.0, |choice| choice.seconds));
-                Running { ends, units: given.units, resizable: None }
-            }));
-            started += WINDOW;
-            let rest = Line { running: &running, waiting: &line.waiting[started..], ..*line };
-            let next = self.decide_window(&rest).into_iter();
-            decision.starts.extend(next.map(|g| Given { index: g.index + started, ..g }));
-        }
-        decision
+        Decision { resizes: Vec::new(), starts: self.decide_window(line) }
     }
 
     fn decide_window(&mut self, line: &Line) -> Vec<Given> {
@@ -74,47 +91,71 @@ impl Elastic {
 
     fn starts(&mut self, line: &Line) -> Vec<Given> {
         let Some(first) = line.waiting.first() else { return Vec::new() };
-        if !Room::of(line).fits(first.work.least().units) {
+        let room = Room::of(line);
+        if !room.fits(first.work.least().units) {
             return Vec::new();
         }
         if line.waiting.iter().all(|waiting| waiting.work.choices().len() == 1) {
             return one_after_the_other(line);
         }
-        let starts = self.best_promise(line).map_or_else(Vec::new, |promise| promise.starts);
+        let held = line.running.iter().map(|running| running.units);
+        let expected = self.arrivals.expected(line.now, line.idle_trajectories);
+        let scene = Scene::new(line, &[], &expected, room, held, self.last_end);
+        self.outlook.best(&scene).unwrap_or_default()
+    }
+}
+
+/// Which rules were best lately.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Outlook {
+    best: Option<Rule>,
+    /// The next to be tried against it.
+    turn: usize,
+    /// Decisions since rules were compared.
+    age: usize,
+}
+
+impl Outlook {
+    /// What starts now under the rule that promises most. Something does where nothing
+    /// runs: nothing else would ever change.
+    pub(super) fn best<S: Space>(&mut self, scene: &Scene<S>) -> Option<Vec<Given>> {
+        let line = scene.line;
+        let first = line.waiting.first()?;
+        let promise = self.promise(scene, line.now <= first.work.rank(first.submitted));
+        let starts = promise.map_or_else(Vec::new, |promise| promise.starts);
         if starts.is_empty() && line.running.is_empty() {
-            // Nothing will ever change unless something starts.
-            return vec![Given { index: 0, units: first.work.least().units }];
+            return Some(vec![Given { index: 0, units: first.work.least().units }]);
         }
-        starts
+        Some(starts)
     }
 
-    fn best_promise(&mut self, line: &Line) -> Option<Promise> {
-        let expected = self.arrivals.expected(line.now, line.idle_trajectories);
-        let scene = Scene::new(line, &expected);
-        let first = line.waiting.first()?;
-        // Ageing: past its rank nobody overtakes the first.
-        let in_time = line.now <= first.work.rank(first.submitted);
-        let count = (BUDGET / scene.size().max(1)).clamp(2, Rule::ALL.len());
-        let turn = self.turn;
-        let others = (0..Rule::ALL.len()).map(|i| (turn + i) % Rule::ALL.len());
+    /// Ageing: past its rank nobody overtakes the first; until then it is `in_time`.
+    fn promise<S: Space>(&mut self, scene: &Scene<S>, in_time: bool) -> Option<Promise> {
+        // A long line changes little from one decision to the next.
+        self.age += 1;
+        if let Some(incumbent) = self.best.filter(|rule| in_time || rule.keeps_order())
+            && self.age * AGED < scene.size().saturating_sub(SHORT)
+        {
+            return scene.roll_out(incumbent, Until::Now);
+        }
+        self.age = 0;
+        let rules = Rule::for_line(scene.line);
+        let incumbent = self.best.unwrap_or(rules[0]);
+        let count = (BUDGET / scene.size().max(1)).clamp(2, rules.len());
+        let others = (0..rules.len()).map(|place| rules[(self.turn + place) % rules.len()]);
+        let others = others.filter(|other| *other != incumbent).take(count - 1);
         let mut best: Option<Promise> = None;
-        let incumbent = self.best;
-        let tried = std::iter::once(incumbent)
-            .chain(others.filter(|other| *other != incumbent).take(count - 1));
-        for index in tried {
-            let rule = Rule::ALL[index];
-            if index != incumbent {
-                self.turn = (index + 1) % Rule::ALL.len();
-            }
+        for rule in std::iter::once(incumbent).chain(others) {
             if !(in_time || rule.keeps_order()) {
                 continue;
             }
             let limit = best.as_ref().map_or(f64::INFINITY, |best| best.cost);
-            if let Some(promise) = scene.roll_out(rule, limit) {
-                self.best = index;
+            if let Some(promise) = scene.roll_out(rule, Until::Costs(limit)) {
+                self.best = Some(rule);
                 best = Some(promise);
             }
         }
+        self.turn = (self.turn + count - 1) % rules.len();
         best
     }
 }

@@ -14,7 +14,7 @@ pub struct Line<'a> {
     /// What runs.
     pub running: &'a [Running<'a>],
     /// The first of those that wait, by [`Work::rank`]; more than
-    /// [`WINDOW`](super::WINDOW) are not looked at, unless all of those start.
+    /// [`WINDOW`](super::WINDOW) are not looked at: where all of those start, decide again.
     pub waiting: &'a [Waiting<'a>],
     /// How many more wait behind them.
     pub beyond: usize,

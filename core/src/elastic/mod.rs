@@ -7,6 +7,8 @@
 
 mod arrivals;
 mod backfill;
+mod chunk_decide;
+mod chunk_line;
 mod decide;
 mod line;
 mod malleable;
@@ -19,8 +21,10 @@ mod tests;
 mod together;
 mod work;
 
-pub use arrivals::Arrivals;
+pub use arrivals::{Arrivals, Newcomers};
+pub use chunk_decide::{CHUNK_WINDOW, ElasticChunks};
+pub use chunk_line::{ChunkLine, ChunkPool, ChunkWaiting, Demand};
 pub use decide::{Elastic, WINDOW};
 pub use line::{Decision, Given, Line, Resizable, Running, Waiting};
-pub use tangram::tangram;
+pub use tangram::{tangram, tangram_on_chunks};
 pub use work::{Choice, InvalidWork, Work};

@@ -1,34 +1,59 @@
 //! What a rule leads to: a line played forward under it.
 
-use std::cmp::Reverse;
+use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
 use super::arrivals::Expected;
+use super::chunk_line::Demand;
 use super::line::{Given, Line};
-use super::room::Room;
+use super::room::Space;
 use super::rule::Rule;
 use super::together::together;
-use super::work::Work;
-use crate::resources::Units;
+use super::work::{Choice, Work, seconds};
 use crate::time::Time;
 
-/// What the end of the last action weighs against the sum of all completion times: of
-/// two plans that are nearly as good the one that ends sooner is better.
-const LAST_END: f64 = 0.03;
-
 /// A state of a line from which rules are played forward.
-pub(super) struct Scene<'a> {
-    line: &'a Line<'a>,
+pub(super) struct Scene<'a, S: Space> {
+    pub(super) line: &'a Line<'a>,
+    /// Of those that wait; none on cores.
+    demands: &'a [Demand],
     expected: &'a [Expected<'a>],
-    room: Room,
+    room: S,
     /// Ends of what runs.
-    ends: BinaryHeap<Reverse<End>>,
+    ends: BinaryHeap<End<S::Held>>,
     ranks: Vec<Time>,
+    /// What the end of the last trajectory weighs against the mean completion time.
+    last_end: f64,
 }
 
-/// Seconds from now, and what becomes free. Seconds are never negative, so that their
-/// bits are in their order.
-type End = (u64, Units);
+/// What becomes free after so many seconds. The greatest of a heap is the first; of equals
+/// the one that was put in first.
+#[derive(Debug, Clone, Copy)]
+struct End<H> {
+    seconds: f64,
+    order: usize,
+    held: H,
+}
+
+impl<H> Ord for End<H> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        other.seconds.total_cmp(&self.seconds).then(other.order.cmp(&self.order))
+    }
+}
+
+impl<H> PartialOrd for End<H> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<H> PartialEq for End<H> {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl<H> Eq for End<H> {}
 
 /// What a rule promises.
 #[derive(Debug)]
@@ -39,16 +64,31 @@ pub(super) struct Promise {
     pub(super) starts: Vec<Given>,
 }
 
-impl<'a> Scene<'a> {
-    pub(super) fn new(line: &'a Line<'a>, expected: &'a [Expected<'a>]) -> Self {
-        let end = |at: Time| at.since(line.now).as_secs_f64().to_bits();
+impl<'a, S: Space> Scene<'a, S> {
+    /// `held` is what each of `line.running` holds of `room`.
+    pub(super) fn new(
+        line: &'a Line<'a>,
+        demands: &'a [Demand],
+        expected: &'a [Expected<'a>],
+        room: S,
+        held: impl Iterator<Item = S::Held>,
+        last_end: f64,
+    ) -> Self {
+        let running = line.running.iter().map(|r| r.ends.since(line.now).as_secs_f64());
+        let ends = running.zip(held).enumerate();
         Self {
             line,
+            demands,
             expected,
-            room: Room::of(line),
-            ends: line.running.iter().map(|r| Reverse((end(r.ends), r.units))).collect(),
+            room,
+            ends: ends.map(|(order, (seconds, held))| End { seconds, order, held }).collect(),
             ranks: line.waiting.iter().map(|w| w.work.rank(w.submitted)).collect(),
+            last_end,
         }
+    }
+
+    fn demand(&self, index: usize) -> Demand {
+        self.demands.get(index).copied().unwrap_or_default()
     }
 
     /// Actions that one roll-out plays, at most.
@@ -57,14 +97,16 @@ impl<'a> Scene<'a> {
     }
 
     /// Plays the line forward until all that waits, and all that is expected, is started.
-    /// `None` where the rule cannot be followed, or costs at least `limit`.
-    pub(super) fn roll_out(&self, rule: Rule, limit: f64) -> Option<Promise> {
+    /// `None` where the rule cannot be followed, or costs too much.
+    pub(super) fn roll_out(&self, rule: Rule, until: Until) -> Option<Promise> {
         let order = self.order(rule)?;
         let mut play = Play {
             scene: self,
-            limit,
-            room: self.room,
+            limit: if let Until::Costs(limit) = until { limit } else { f64::INFINITY },
+            now_only: until == Until::Now,
+            room: self.room.clone(),
             ends: self.ends.clone(),
+            order: self.ends.len(),
             now: 0.0,
             at_once: true,
             last_end: 0.0,
@@ -73,13 +115,14 @@ impl<'a> Scene<'a> {
         };
         let mut order = order.as_slice();
         if rule == Rule::Together {
-            for (index, units) in together(self.line, self.room)?.into_iter().enumerate() {
+            let arranged = together(self.line, self.room.cores()?);
+            order = &order[arranged.len()..];
+            for (index, units) in arranged.into_iter().enumerate() {
                 let work = self.line.waiting[index].work;
                 let chosen = work.choices().iter().find(|choice| choice.units == units)?;
-                play.start(self.waited(index), chosen.seconds, units)?;
+                play.start(self.waited(index), *chosen, Demand::default(), work.tail())?;
                 play.starts.push(Given { index, units });
             }
-            order = &[];
         }
         play.until_all_started(rule, order)
     }
@@ -111,11 +154,24 @@ impl<'a> Scene<'a> {
     }
 }
 
-struct Play<'a> {
-    scene: &'a Scene<'a>,
+/// How far a rule is played.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Until {
+    /// Only what starts now.
+    Now,
+    /// To the end, unless it costs that much.
+    Costs(f64),
+}
+
+struct Play<'a, S: Space> {
+    scene: &'a Scene<'a, S>,
     limit: f64,
-    room: Room,
-    ends: BinaryHeap<Reverse<End>>,
+    /// What follows does not count.
+    now_only: bool,
+    room: S,
+    ends: BinaryHeap<End<S::Held>>,
+    /// Actions played.
+    order: usize,
     now: f64,
     /// Nothing has happened yet: what starts, starts in this round. What ends at this
     /// very instant, or should have ended, still holds its cores.
@@ -125,20 +181,21 @@ struct Play<'a> {
     starts: Vec<Given>,
 }
 
-impl Play<'_> {
+impl<S: Space> Play<'_, S> {
     /// Starts one that has waited for so many seconds, now; `None` where that costs too
     /// much.
-    fn start(&mut self, waited: f64, seconds: f64, units: Units) -> Option<()> {
-        self.room.take(units);
-        let end = self.now + seconds;
-        self.ends.push(Reverse((end.to_bits(), units)));
-        self.last_end = self.last_end.max(end);
-        self.cost += waited + seconds;
+    fn start(&mut self, waited: f64, choice: Choice, demand: Demand, tail: f64) -> Option<()> {
+        let (held, lost) = self.room.take(demand, choice.units)?;
+        let seconds = self.now + choice.seconds + lost;
+        self.ends.push(End { seconds, order: self.order, held });
+        self.order += 1;
+        self.last_end = self.last_end.max(seconds + tail);
+        self.cost += waited + choice.seconds + lost;
         (self.cost < self.limit).then_some(())
     }
 
     fn until_all_started(mut self, rule: Rule, order: &[usize]) -> Option<Promise> {
-        let Scene { line, expected, .. } = *self.scene;
+        let &Scene { line, expected, .. } = self.scene;
         // Those that were expected and have come, by rank.
         let mut come: BinaryHeap<Reverse<(Time, usize)>> = BinaryHeap::new();
         let (mut next, mut started) = (0, 0);
@@ -149,23 +206,25 @@ impl Play<'_> {
             let overtaken = |index: usize| {
                 rule.keeps_order() && late.is_some_and(|(rank, _)| rank < self.scene.ranks[index])
             };
-            let first: Option<(&Work, f64)> = match (here, late) {
+            let first: Option<(&Work, Demand, f64)> = match (here, late) {
                 (Some(index), _) if !overtaken(index) => {
-                    Some((line.waiting[index].work, self.scene.waited(index) + self.now))
+                    let waited = self.scene.waited(index) + self.now;
+                    Some((line.waiting[index].work, self.scene.demand(index), waited))
                 }
                 (_, Some((_, index))) => {
-                    Some((expected[index].work, self.now - expected[index].after))
+                    let Expected { after, work, demand, .. } = expected[index];
+                    Some((work, demand, self.now - after))
                 }
                 _ => None,
             };
-            let next_end = self.ends.peek().map(|Reverse((end, _))| f64::from_bits(*end));
-            if let Some((work, waited)) = first {
+            let next_end = self.ends.peek().map(|end| end.seconds);
+            if let Some((work, demand, waited)) = first {
                 let behind = order.len() - started + come.len() - 1 + line.beyond;
                 let soonest = next_end.unwrap_or(self.now) - self.now;
                 if let Some(choice) =
-                    rule.choose(work, &self.room, line.cores, behind, soonest.max(0.0))
+                    rule.choose(work, demand, &self.room, line.cores, behind, soonest.max(0.0))
                 {
-                    self.start(waited, choice.seconds, choice.units)?;
+                    self.start(waited, choice, demand, work.tail())?;
                     if let Some(index) = here.filter(|index| !overtaken(*index)) {
                         if self.at_once {
                             self.starts.push(Given { index, units: choice.units });
@@ -178,15 +237,18 @@ impl Play<'_> {
                 }
             }
             // Nothing more can start: what happens next?
+            if self.now_only {
+                return Some(Promise { cost: 0.0, starts: self.starts });
+            }
             self.at_once = false;
             let arrival = expected.get(next).map(|e| e.after);
             if first.is_none() && arrival.is_none() {
                 break;
             }
             if next_end.is_some_and(|end| arrival.is_none_or(|arrival| end <= arrival)) {
-                let Reverse((end, units)) = self.ends.pop()?;
-                self.now = self.now.max(f64::from_bits(end));
-                self.room.give_back(units);
+                let end = self.ends.pop()?;
+                self.now = self.now.max(end.seconds);
+                self.room.give_back(end.held, line.now + seconds(self.now));
             } else {
                 // Neither an end nor an arrival: the first never fits.
                 self.now = self.now.max(arrival?);
@@ -197,7 +259,7 @@ impl Play<'_> {
         let members = line.waiting.len() + expected.len();
         // Those beyond the window wait until it is empty.
         let beyond = line.beyond as f64 * self.now;
-        let cost = self.cost + beyond + LAST_END * members as f64 * self.last_end;
+        let cost = self.cost + beyond + self.scene.last_end * members as f64 * self.last_end;
         (cost < self.limit).then_some(Promise { cost, starts: self.starts })
     }
 }

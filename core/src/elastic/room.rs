@@ -1,7 +1,86 @@
-//! How full a node is.
+//! What a line's actions take room of: the cores of a node, or the GPUs of a pool.
 
+use super::chunk_line::{ChunkPool, Demand};
 use super::line::Line;
 use crate::resources::Units;
+use crate::time::Time;
+
+/// Room that can be played forward.
+pub(super) trait Space: Clone {
+    /// What an action holds of it.
+    type Held: Copy;
+
+    /// Whether so many units fit now, and the seconds that the action would lose at its
+    /// start.
+    fn look(&self, demand: Demand, units: Units) -> (bool, f64);
+    /// Takes units that fit; with the seconds that are lost.
+    fn take(&mut self, demand: Demand, units: Units) -> Option<(Self::Held, f64)>;
+    /// What was held is free.
+    fn give_back(&mut self, held: Self::Held, now: Time);
+    /// Whole units that nobody holds.
+    fn free(&self) -> u32;
+    /// Where it is the cores of a node.
+    fn cores(&self) -> Option<Room> {
+        None
+    }
+}
+
+impl Space for Room {
+    type Held = Units;
+
+    fn look(&self, _demand: Demand, units: Units) -> (bool, f64) {
+        (self.fits(units), 0.0)
+    }
+
+    fn take(&mut self, _demand: Demand, units: Units) -> Option<(Units, f64)> {
+        self.take(units);
+        Some((units, 0.0))
+    }
+
+    fn give_back(&mut self, held: Units, _now: Time) {
+        self.give_back(held);
+    }
+
+    fn free(&self) -> u32 {
+        self.free()
+    }
+
+    fn cores(&self) -> Option<Room> {
+        Some(*self)
+    }
+}
+
+/// The GPUs of a pool.
+#[derive(Debug, Clone)]
+pub(super) struct Gpus<P>(pub(super) P);
+
+impl<P: ChunkPool> Space for Gpus<P> {
+    type Held = P::Chunk;
+
+    fn look(&self, demand: Demand, units: Units) -> (bool, f64) {
+        let gpus = u64::from(units.ceil());
+        let (idle, all) = self.0.residents(demand.service, gpus);
+        if idle > 0 {
+            return (true, 0.0);
+        }
+        let fits = self.0.fits(gpus);
+        // One that is busy may be had later.
+        (fits, if all > 0 && !fits { 0.0 } else { demand.restore })
+    }
+
+    fn take(&mut self, demand: Demand, units: Units) -> Option<(P::Chunk, f64)> {
+        let (chunk, restored) = self.0.take(demand.service, u64::from(units.ceil()))?;
+        Some((chunk, if restored { demand.restore } else { 0.0 }))
+    }
+
+    fn give_back(&mut self, held: P::Chunk, now: Time) {
+        self.0.give_back(held, now);
+    }
+
+    fn free(&self) -> u32 {
+        u32::try_from(self.0.idle().gpus()).unwrap_or(u32::MAX)
+    }
+}
 
 /// Cores of a node: exclusive ones, and those that shares occupy together.
 #[derive(Debug, Clone, Copy)]
@@ -13,8 +92,12 @@ pub(super) struct Room {
 }
 
 impl Room {
+    pub(super) fn empty(cores: u64) -> Self {
+        Self { cores, exclusive: 0, shares: 0 }
+    }
+
     pub(super) fn of(line: &Line) -> Self {
-        let mut room = Self { cores: u64::from(line.cores), exclusive: 0, shares: 0 };
+        let mut room = Self::empty(u64::from(line.cores));
         for running in line.running {
             room.take(running.units);
         }

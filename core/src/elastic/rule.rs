@@ -1,7 +1,14 @@
 //! Simple rules, of which each round follows the one that promises most.
 
-use super::room::Room;
+use super::chunk_line::Demand;
+use super::line::Line;
+use super::room::Space;
 use super::work::{Choice, Work};
+
+/// Actions whose units are asked for limits.
+const FIRST: usize = 16;
+/// Limits that are tried, at most.
+const LIMITS: usize = 24;
 
 /// How the first of a line gets its units.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -12,7 +19,9 @@ pub(super) enum Rule {
     Priced(f64, f64),
     /// The largest units up to so many cores, waiting for them.
     AtMost(u32),
-    /// All at once, the cores arranged for the least sum of durations; then
+    /// The same price, but whoever fits with some of its units never waits for more.
+    Eager(f64),
+    /// As many as fit at once, the cores arranged for the least sum of durations; then
     /// `Priced(1)`.
     Together,
     /// As `Priced`, but those that alone last half as long as the whole backlog go first:
@@ -21,8 +30,8 @@ pub(super) enum Rule {
 }
 
 impl Rule {
-    /// All of them, the likeliest first.
-    pub(super) const ALL: [Self; 17] = [
+    /// Those that every line tries, the likeliest first.
+    const ALWAYS: [Self; 12] = [
         Self::Priced(1.0, 0.0),
         Self::Priced(2.0, 0.0),
         Self::Priced(0.5, 0.0),
@@ -30,17 +39,27 @@ impl Rule {
         Self::Priced(1.0, 0.5),
         Self::Priced(1.0, 1.0),
         Self::Priced(1.0, 2.0),
-        Self::AtMost(0),
-        Self::AtMost(1),
-        Self::AtMost(2),
-        Self::AtMost(4),
-        Self::AtMost(8),
-        Self::AtMost(16),
-        Self::AtMost(32),
         Self::Together,
+        Self::Eager(0.0),
+        Self::Eager(1.0),
         Self::LongFirst(1.0),
         Self::LongFirst(2.0),
     ];
+
+    /// Those for a line: with every limit on units that makes a difference to the first.
+    pub(super) fn for_line(line: &Line) -> Vec<Self> {
+        let mut limits = vec![0];
+        for choice in line.waiting.iter().take(FIRST).flat_map(|one| one.work.choices()) {
+            let limit = choice.units.ceil();
+            if limit <= line.cores
+                && let Err(place) = limits.binary_search(&limit)
+            {
+                limits.insert(place, limit);
+            }
+        }
+        limits.truncate(LIMITS);
+        Self::ALWAYS.into_iter().chain(limits.into_iter().map(Self::AtMost)).collect()
+    }
 
     /// True where it serves a line in the order of ranks.
     pub(super) fn keeps_order(self) -> bool {
@@ -52,7 +71,8 @@ impl Rule {
     pub(super) fn choose(
         self,
         work: &Work,
-        room: &Room,
+        demand: Demand,
+        room: &impl Space,
         cores: u32,
         behind: usize,
         next_end: f64,
@@ -60,27 +80,33 @@ impl Rule {
         let (factor, base) = match self {
             Self::AtMost(limit) => {
                 let choice = work.at_most(limit.min(cores));
-                return room.fits(choice.units).then_some(choice);
+                return room.look(demand, choice.units).0.then_some(choice);
             }
             Self::Priced(factor, base) => (factor, base),
-            Self::LongFirst(factor) => (factor, 0.0),
+            Self::LongFirst(factor) | Self::Eager(factor) => (factor, 0.0),
             Self::Together => (1.0, 0.0),
         };
         let price = base + factor * behind as f64 / f64::from(cores);
-        let cost = |choice: &Choice| choice.seconds * (1.0 + price * choice.units.as_f64());
+        let cost = |choice: &Choice| {
+            let (_, lost) = room.look(demand, choice.units);
+            (choice.seconds + lost) * (1.0 + price * choice.units.as_f64())
+        };
+        let fits = |choice: &Choice| room.look(demand, choice.units).0;
         let choices = work.choices();
+        let eager = matches!(self, Self::Eager(_));
         let (mut best, mut least) = (0, f64::INFINITY);
         for (at, choice) in choices.iter().enumerate() {
             let cost = cost(choice);
-            if cost < least && choice.units.ceil() <= cores {
+            let possible = !eager || fits(choice);
+            if cost < least && choice.units.ceil() <= cores && possible {
                 (best, least) = (at, cost);
             }
         }
-        if room.fits(choices[best].units) {
+        if fits(&choices[best]) {
             return Some(choices[best]);
         }
         // Fewer now, or as many as is best after the next end?
-        let now = choices[..best].iter().rev().find(|choice| room.fits(choice.units))?;
+        let now = choices[..best].iter().rev().find(|choice| fits(choice))?;
         let idle = next_end * (1.0 + price * f64::from(room.free()));
         (cost(now) <= least + idle).then_some(*now)
     }

@@ -7,44 +7,94 @@
 //! units, and an action starts as soon as its units are free.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, HashMap};
 
-use super::line::{Given, Line, Waiting};
+use super::chunk_line::{ChunkLine, ChunkPool};
+use super::line::{Given, Line};
 use super::room::Room;
 use super::work::{Choice, Work};
-use crate::arrange::{self, CoreTable, Task};
+use crate::arrange::{self, ChunkTable, CoreTable, Task};
 use crate::resources::Units;
 use crate::time::Time;
+
+/// Cells of a table, at most: beyond, fewer candidates are looked at.
+const CELLS: usize = 1 << 22;
 
 /// What starts now: the longest prefix of the line that fits with least units, less its
 /// last ones while that lowers the approximated sum of completion times. The line is
 /// first come first served here: `waiting` in order of submission, all of it. `depth`
 /// entries of the units of the first that is left are tried; `None`: all.
 pub fn tangram(line: &Line, depth: Option<usize>) -> Vec<Given> {
-    let rooms = rooms(line);
+    let mut rooms = rooms(line);
+    let choices: Vec<&[Choice]> =
+        line.waiting.iter().map(|waiting| waiting.work.choices()).collect();
+    // More units than all of them can use are of no use.
+    let most = choices[..rooms.len() - 1].iter().map(|c| 1 + whole(c[c.len() - 1].units));
+    let free = u64::from(rooms[0].free()).min(most.sum()) as usize;
+    while rooms.len() > 2 && rooms.len() * (free + rooms.len()) > CELLS {
+        rooms.truncate(rooms.len() / 2 + 1);
+    }
     let candidates = rooms.len() - 1;
-    let least = |index: usize| Given { index, units: line.waiting[index].work.least().units };
     // Neither elastic nor known: with least units, at once.
-    if line.waiting[..candidates].iter().all(|waiting| waiting.work.choices().len() == 1) {
-        return (0..candidates).map(least).collect();
+    if choices[..candidates].iter().all(|choices| choices.len() == 1) {
+        return given(choices[..candidates].iter().map(|choices| choices[0]));
     }
-    let tasks = line.waiting[..candidates].iter().map(|waiting| task(waiting.work));
+    let tasks = line.waiting[..candidates].iter().map(|waiting| core_task(waiting.work));
     let Some(tasks) = tasks.collect::<Option<Vec<Task>>>() else { return Vec::new() };
-    let table = CoreTable::new(&tasks, rooms[0].free() as usize + candidates);
-    let plan = Plan { line, depth: depth.unwrap_or(usize::MAX).max(1), rooms, table };
-    // Where nothing runs, something must start: nothing else would ever change.
-    let fewest = usize::from(line.running.is_empty()).min(candidates);
-    let mut best: Option<(f64, Vec<Choice>)> = None;
-    for prefix in (fewest..=candidates).rev() {
-        let Some((cost, chosen)) = plan.objective(prefix) else { continue };
-        if best.as_ref().is_some_and(|(least, _)| cost >= *least) {
-            break;
-        }
-        best = Some((cost, chosen));
+    let table = CoreTable::new(&tasks, free + candidates);
+    let running = line.running.iter().map(|running| (running.ends, running.units));
+    let plan = Plan {
+        room: rooms[0],
+        ends: ends(line.now, running),
+        waiting: &choices,
+        depth: depth.unwrap_or(usize::MAX).max(1),
+    };
+    plan.evict(candidates, |prefix| {
+        let arrangement = table.arrangement(prefix, rooms[prefix].free() as usize + prefix)?;
+        let chosen = choices.iter().zip(arrangement.units).map(|(choices, units)| {
+            choices.iter().find(|choice| 1 + whole(choice.units) == units).copied()
+        });
+        chosen.collect()
+    })
+}
+
+/// The same on chunks of GPUs. A restore is part of a duration where more actions of a
+/// service precede than chunks hold it idle; the rest are expected on a resident chunk where
+/// there is one at all, and GPUs that end are expected to be aligned.
+pub fn tangram_on_chunks<P: ChunkPool>(line: &ChunkLine<P>, depth: Option<usize>) -> Vec<Given> {
+    let idle = line.pool.idle();
+    let mut left = Some(idle);
+    let fitting = line.waiting.iter().take_while(|waiting| {
+        left = left.and_then(|left| left.take(u64::from(waiting.work.least().units.ceil())));
+        left.is_some()
+    });
+    let candidates = fitting.count();
+    let choices = with_restores(line, candidates);
+    let choices: Vec<&[Choice]> = choices.iter().map(Vec::as_slice).collect();
+    let tasks = choices[..candidates].iter().map(|choices| {
+        let choices = choices.iter().map(|choice| arrange::Choice {
+            units: u64::from(choice.units.ceil()),
+            duration: choice.seconds,
+        });
+        Task::new(choices).ok()
+    });
+    let Some(tasks) = tasks.collect::<Option<Vec<Task>>>() else { return Vec::new() };
+    let table = ChunkTable::new(&tasks, idle);
+    let chunk = |&(ends, chunk): &(Time, P::Chunk)| (ends, gpus(P::size(chunk)));
+    let ends = ends(line.now, line.running.iter().map(chunk));
+    let mut room = Room::empty(line.pool.gpus());
+    for Reverse((_, units)) in &ends {
+        room.take(*units);
     }
-    let chosen = best.map_or_else(Vec::new, |(_, chosen)| chosen);
-    let given = |(index, choice): (usize, Choice)| Given { index, units: choice.units };
-    chosen.into_iter().enumerate().map(given).collect()
+    let depth = depth.unwrap_or(usize::MAX).max(1);
+    let plan = Plan { room, ends, waiting: &choices, depth };
+    plan.evict(candidates, |prefix| {
+        let arrangement = table.arrangement(prefix)?;
+        let chosen = choices.iter().zip(arrangement.units).map(|(choices, units)| {
+            choices.iter().find(|choice| u64::from(choice.units.ceil()) == units).copied()
+        });
+        chosen.collect()
+    })
 }
 
 /// What is left for each prefix of the line once its shares are taken, as far as the
@@ -69,7 +119,7 @@ fn rooms(line: &Line) -> Vec<Room> {
 
 /// A share takes no core of its own, and a task at least one: every task counts one unit
 /// more than it takes, and a prefix has one more for each of its tasks.
-fn task(work: &Work) -> Option<Task> {
+fn core_task(work: &Work) -> Option<Task> {
     let choices = work
         .choices()
         .iter()
@@ -81,51 +131,93 @@ fn whole(units: Units) -> u64 {
     if units.is_share() { 0 } else { u64::from(units.ceil()) }
 }
 
+fn gpus(count: u64) -> Units {
+    Units::cores(u16::try_from(count).unwrap_or(u16::MAX))
+}
+
+fn with_restores<P: ChunkPool>(line: &ChunkLine<P>, candidates: usize) -> Vec<Vec<Choice>> {
+    // Of each service and degree: how many idle residents are left, and how many there are.
+    let mut residents: HashMap<(usize, Units), (usize, usize)> = HashMap::new();
+    let mut choices = Vec::with_capacity(line.waiting.len());
+    for (place, waiting) in line.waiting.iter().enumerate() {
+        let restored = waiting.work.choices().iter().map(|choice| {
+            let gpus = u64::from(choice.units.ceil());
+            let (idle, all) = residents
+                .entry((waiting.demand.service, choice.units))
+                .or_insert_with(|| line.pool.residents(waiting.demand.service, gpus));
+            // The rest find one that is busy now.
+            let resident = *idle > 0 || (*all > 0 && place >= candidates);
+            *idle = idle.saturating_sub(1);
+            let restore = if resident { 0.0 } else { waiting.demand.restore };
+            Choice { seconds: choice.seconds + restore, ..*choice }
+        });
+        choices.push(restored.collect());
+    }
+    choices
+}
+
+fn given(choices: impl Iterator<Item = Choice>) -> Vec<Given> {
+    choices.enumerate().map(|(index, choice)| Given { index, units: choice.units }).collect()
+}
+
+/// Seconds from now, and what becomes free. Seconds are never negative, so that their
+/// bits are in their order.
+type Ends = BinaryHeap<Reverse<(u64, Units)>>;
+
+fn ends(now: Time, running: impl Iterator<Item = (Time, Units)>) -> Ends {
+    running.map(|(end, units)| Reverse((end.since(now).as_secs_f64().to_bits(), units))).collect()
+}
+
 struct Plan<'a> {
-    line: &'a Line<'a>,
+    room: Room,
+    ends: Ends,
+    /// The choices of all that wait.
+    waiting: &'a [&'a [Choice]],
     depth: usize,
-    /// For each prefix.
-    rooms: Vec<Room>,
-    /// Answers every prefix.
-    table: CoreTable<'a>,
 }
 
 impl Plan<'_> {
+    /// Algorithm 1's loop: the candidates, less the last ones while that is better.
+    /// `arrange` gives each of a prefix its units for the least sum of durations.
+    fn evict(
+        &self,
+        candidates: usize,
+        arrange: impl Fn(usize) -> Option<Vec<Choice>>,
+    ) -> Vec<Given> {
+        // Where nothing runs, something must start: nothing else would ever change.
+        let fewest = usize::from(self.ends.is_empty()).min(candidates);
+        let mut best: Option<(f64, Vec<Choice>)> = None;
+        for prefix in (fewest..=candidates).rev() {
+            let Some(chosen) = arrange(prefix) else { continue };
+            let limit = best.as_ref().map_or(f64::INFINITY, |(least, _)| *least);
+            let Some(cost) = self.objective(&chosen, limit) else { break };
+            best = Some((cost, chosen));
+        }
+        given(best.map_or_else(Vec::new, |(_, chosen)| chosen).into_iter())
+    }
+
     /// Algorithm 2's `getApproximatedObjective`: the exact durations of a prefix that
-    /// starts now and the approximated completion times of the rest.
-    fn objective(&self, prefix: usize) -> Option<(f64, Vec<Choice>)> {
-        let free = self.rooms[prefix].free() as usize;
-        let arrangement = self.table.arrangement(prefix, free + prefix)?;
-        let chosen = self.line.waiting.iter().zip(arrangement.units).map(|(waiting, units)| {
-            waiting.work.choices().iter().find(|c| 1 + whole(c.units) == units).copied()
-        });
-        let chosen: Vec<Choice> = chosen.collect::<Option<_>>()?;
-        let mut room = Room::of(self.line);
-        let seconds = |at: Time| at.since(self.line.now).as_secs_f64().to_bits();
-        let mut ends: BinaryHeap<Reverse<(u64, Units)>> =
-            self.line.running.iter().map(|r| Reverse((seconds(r.ends), r.units))).collect();
-        for choice in &chosen {
+    /// starts now and the approximated completion times of the rest. `None` from `limit` on.
+    fn objective(&self, chosen: &[Choice], limit: f64) -> Option<f64> {
+        let (mut room, mut ends) = (self.room, self.ends.clone());
+        for choice in chosen {
             room.take(choice.units);
             ends.push(Reverse((choice.seconds.to_bits(), choice.units)));
         }
-        let rest = self.estimate(&self.line.waiting[prefix..], room, &ends)?;
-        Some((arrangement.total + rest, chosen))
+        let total = chosen.iter().map(|choice| choice.seconds).sum::<f64>();
+        let rest = self.estimate(&self.waiting[chosen.len()..], room, &ends, limit - total)?;
+        (total + rest < limit).then_some(total + rest)
     }
 
     /// Algorithm 2's `estimate`: the rest one after the other, each as soon as its least
     /// units are free; the first of them with each of its first units.
-    fn estimate(
-        &self,
-        rest: &[Waiting],
-        room: Room,
-        ends: &BinaryHeap<Reverse<(u64, Units)>>,
-    ) -> Option<f64> {
+    fn estimate(&self, rest: &[&[Choice]], room: Room, ends: &Ends, limit: f64) -> Option<f64> {
         let Some((first, others)) = rest.split_first() else { return Some(0.0) };
-        let tried = first.work.choices().iter().take(self.depth);
-        let sums = tried.filter_map(|choice| {
+        let mut least: Option<f64> = None;
+        for choice in first.iter().take(self.depth) {
             let (mut room, mut ends, mut now) = (room, ends.clone(), 0.0_f64);
-            let choices = others.iter().map(|waiting| waiting.work.least());
-            std::iter::once(*choice).chain(choices).try_fold(0.0, |sum, choice| {
+            let choices = others.iter().map(|choices| choices[0]);
+            let sum = std::iter::once(*choice).chain(choices).try_fold(0.0, |sum, choice| {
                 while !room.fits(choice.units) {
                     let Reverse((end, units)) = ends.pop()?;
                     now = now.max(f64::from_bits(end));
@@ -134,9 +226,11 @@ impl Plan<'_> {
                 room.take(choice.units);
                 let end = now + choice.seconds;
                 ends.push(Reverse((end.to_bits(), choice.units)));
-                Some(sum + end)
-            })
-        });
-        sums.reduce(f64::min)
+                let sum = sum + end;
+                (sum < least.unwrap_or(limit)).then_some(sum)
+            });
+            least = sum.or(least);
+        }
+        least
     }
 }

@@ -25,6 +25,10 @@ impl Choice {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Work {
     choices: Vec<Choice>,
+    /// What it may be overtaken for.
+    patience: Duration,
+    /// Seconds that its trajectory goes on after it.
+    tail: f64,
 }
 
 /// Numbers that describe no action.
@@ -61,7 +65,8 @@ impl Work {
                 choices.push(Choice { units, seconds });
             }
         }
-        Ok(Self { choices })
+        let patience = self::seconds(choices[0].cost());
+        Ok(Self { choices, patience, tail: 0.0 })
     }
 
     /// By Amdahl's law: `duration * (serial + (1 - serial) / units)` seconds; a share of
@@ -71,6 +76,18 @@ impl Work {
             return Err(InvalidWork::Serial { got: serial });
         }
         Self::new(units, |units| duration * (serial + (1.0 - serial) / units.as_f64().max(1.0)))
+    }
+
+    /// As part of a trajectory that goes on for `tail` seconds after it; in its line it is
+    /// overtaken only by those that are submitted within `patience` after it.
+    #[must_use]
+    pub fn followed_by(self, tail: f64, patience: Duration) -> Self {
+        Self { patience, tail, ..self }
+    }
+
+    /// Seconds that its trajectory goes on after it.
+    pub fn tail(&self) -> f64 {
+        self.tail
     }
 
     /// All of them, ascending in units and descending in time.
@@ -91,9 +108,9 @@ impl Work {
 
     /// Its place in a line, the earliest first: the shorter first, but an action is
     /// overtaken only by those that are submitted within its own work, in seconds on one
-    /// core, after it. It never changes while the action waits.
+    /// core, after it (or another patience: [`Self::followed_by`]). It never changes while the action waits.
     pub fn rank(&self, submitted: Time) -> Time {
-        submitted + seconds(self.least().cost())
+        submitted + self.patience
     }
 }
 

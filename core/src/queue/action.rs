@@ -1,16 +1,19 @@
 //! The life of an action: `Submitted, Queued, Started, Finished | Failed | Cancelled`.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::command::{Command, NodeOrder, Outcome, Run};
-use super::event::{End, SubmitAction};
+use super::event::{End, Foresight, SubmitAction, Usage};
 use super::policy::Policy;
 use super::trajectory::State;
 use super::{Queue, Seq, Timer};
 use crate::cpu::CpuGrant;
+use crate::elastic::Work;
 use crate::fault::{Fault, FaultKind};
 use crate::ids::{ActionId, JobId, NodeId, QuotaName, TrajectoryId};
-use crate::resources::Cost;
+use crate::profile::{ProfileKey, Sample};
+use crate::resources::{Cost, Units};
 use crate::time::Time;
 
 /// A live action.
@@ -20,6 +23,12 @@ pub(super) struct Action {
     pub(super) trajectory: TrajectoryId,
     pub(super) job: JobId,
     pub(super) cost: Cost,
+    pub(super) foresight: Foresight,
+    /// How long it is expected to last.
+    pub(super) work: Arc<Work>,
+    /// Its place in the line of its node, among its job's: the same from its first entry
+    /// on, whatever is learned meanwhile.
+    pub(super) place: Option<Place>,
     pub(super) submitted: Time,
     pub(super) start_by: Option<Time>,
     pub(super) stage: Stage,
@@ -44,16 +53,58 @@ pub(super) enum Stage {
     Running(Running),
 }
 
+/// A place in a node's line: the lower is served first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Place {
+    /// Of the elastic policy; the others serve in the order of submission.
+    pub(super) rank: Time,
+    pub(super) seq: Seq,
+}
+
+/// What a node's line knows of one that waits.
+#[derive(Debug)]
+pub(super) struct Waiter {
+    pub(super) work: Arc<Work>,
+    pub(super) malleable: bool,
+}
+
+/// What an agent says of an action's end.
+#[derive(Debug)]
+pub(super) struct Report {
+    pub(super) end: End,
+    pub(super) not_started: bool,
+    pub(super) usage: Option<Usage>,
+}
+
 /// A granted action.
 #[derive(Debug)]
 pub(super) struct Running {
     pub(super) run: Run,
     /// `None` where it runs on cores that its trajectory holds.
     pub(super) grant: Option<CpuGrant>,
+    /// What it holds now: other than at its start where it was resized.
+    pub(super) units: Units,
     /// Cores that the agent was told last.
     pub(super) told: crate::cpu::CoreSet,
     /// The agent has said that the program runs.
     pub(super) started: bool,
+    /// It had the same units all the time, so that its duration says something of them.
+    pub(super) steady: bool,
+}
+
+impl Action {
+    /// Its id and its grant, if it has one.
+    pub(super) fn running_of(&mut self) -> Option<(&ActionId, &mut Running)> {
+        match &mut self.stage {
+            Stage::Running(running) => Some((&self.id, running)),
+            _ => None,
+        }
+    }
+
+    /// Whose durations it is like.
+    pub(super) fn profile(&self) -> ProfileKey {
+        ProfileKey { job: self.job.clone(), profile: Arc::clone(&self.foresight.profile) }
+    }
 }
 
 impl Queue {
@@ -61,10 +112,13 @@ impl Queue {
         if self.action_ids.contains_key(&submit.action) {
             return;
         }
-        if let Err(fault) = self.check_submission(&submit) {
-            self.emit(Command::ActionRefused { action: submit.action, fault });
-            return;
-        }
+        let work = match self.check_submission(&submit) {
+            Ok(work) => work,
+            Err(fault) => {
+                self.emit(Command::ActionRefused { action: submit.action, fault });
+                return;
+            }
+        };
         let seq = self.take_seq();
         let now = self.now;
         let Some(trajectory) = self.trajectories.get_mut(&submit.trajectory) else { return };
@@ -80,6 +134,9 @@ impl Queue {
                 trajectory: submit.trajectory,
                 job,
                 cost: submit.cost,
+                foresight: submit.foresight,
+                work: Arc::new(work),
+                place: None,
                 submitted: submit.submitted.unwrap_or(now),
                 start_by: submit.start_by,
                 stage: Stage::Parked,
@@ -98,12 +155,13 @@ impl Queue {
         }
     }
 
-    fn check_submission(&self, submit: &SubmitAction) -> Result<(), Fault> {
+    fn check_submission(&mut self, submit: &SubmitAction) -> Result<Work, Fault> {
         let open = self.trajectories.get(&submit.trajectory);
-        if !open.is_some_and(|open| !matches!(open.state, State::Closing { .. })) {
+        let open = open.filter(|open| !matches!(open.state, State::Closing { .. }));
+        let Some(job) = open.map(|open| open.job.clone()) else {
             let message = format!("trajectory `{}` is not open: open it first", submit.trajectory);
             return Err(Fault::new(FaultKind::User, "TrajectoryNotOpen", message));
-        }
+        };
         for (name, amount) in &submit.cost.quota {
             self.check_quota(name, *amount)?;
         }
@@ -111,20 +169,32 @@ impl Queue {
         if submit.submitted.is_none() {
             self.check_room()?;
         }
-        Ok(())
+        let Foresight { profile, prior, said, .. } = &submit.foresight;
+        let key = ProfileKey { job, profile: Arc::clone(profile) };
+        let work = self.profiles.work(&key, &submit.cost.cpu, *prior, *said);
+        work.map_err(|error| Fault::new(FaultKind::User, "InvalidDuration", error.to_string()))
     }
 
     /// Puts a waiting action in the line of its node's cores.
     pub(super) fn enter_line(&mut self, seq: Seq) {
         let Some(action) = self.actions.get_mut(&seq) else { return };
-        let Some(node) = self.trajectories.get(&action.trajectory).and_then(|t| t.node()) else {
-            return;
-        };
+        let Some(open) = self.trajectories.get_mut(&action.trajectory) else { return };
+        let Some(node) = open.node().cloned() else { return };
         action.stage = Stage::Lined;
-        if let Some(state) = self.nodes.get_mut(node) {
-            state.line.insert(&action.job, seq);
-            self.dirty.nodes.insert(node.clone());
-        }
+        let Some(state) = self.nodes.get_mut(&node) else { return };
+        let elastic = self.config.policy.is_elastic();
+        let place = *action.place.get_or_insert_with(|| {
+            if !elastic {
+                return Place { rank: Time::ZERO, seq };
+            }
+            let opens = !std::mem::replace(&mut open.acted, true);
+            state.elastic.submitted(self.now, opens, Work::clone(&action.work));
+            Place { rank: action.work.rank(action.submitted), seq }
+        });
+        let waiter =
+            Waiter { work: Arc::clone(&action.work), malleable: action.foresight.malleable };
+        state.line.insert(&action.job, place, waiter);
+        self.dirty.nodes.insert(node);
     }
 
     /// Takes a waiting action out of whatever line it is in.
@@ -133,8 +203,10 @@ impl Queue {
         match &action.stage {
             Stage::Lined => {
                 let node = self.trajectories.get(&action.trajectory).and_then(|t| t.node());
-                if let Some((id, state)) = node.and_then(|id| Some((id, self.nodes.get_mut(id)?))) {
-                    state.line.remove(&action.job, &seq);
+                if let Some((id, state)) = node.and_then(|id| Some((id, self.nodes.get_mut(id)?)))
+                    && let Some(place) = &action.place
+                {
+                    state.line.remove(&action.job, place);
                     // It may have stood before others that fit.
                     self.dirty.nodes.insert(id.clone());
                 }
@@ -199,9 +271,9 @@ impl Queue {
         node: &NodeId,
         id: &ActionId,
         attempt: u32,
-        end: End,
-        not_started: bool,
+        report: Report,
     ) {
+        let Report { end, not_started, usage } = report;
         let seq = self.action_ids.get(id).copied();
         let Some(seq) = seq.filter(|seq| self.node_of(*seq).as_ref() == Some(node)) else {
             self.order(node, NodeOrder::Forget(id.clone()));
@@ -226,7 +298,26 @@ impl Queue {
             }
             End::Failed(fault) => Outcome::Failed(fault),
         };
+        if outcome == Outcome::Finished {
+            self.learn(seq, usage);
+        }
         self.end_action(seq, outcome);
+    }
+
+    /// One came to an end of its own.
+    fn learn(&mut self, seq: Seq, usage: Option<Usage>) {
+        let Some((usage, action)) = usage.zip(self.actions.get(&seq)) else { return };
+        let Stage::Running(running) = &action.stage else { return };
+        if !running.steady {
+            return;
+        }
+        let Usage { seconds, cpu_seconds } = usage;
+        let key = action.profile();
+        if self.profiles.learn(&key, Sample { units: running.units, seconds, cpu_seconds })
+            && self.config.policy.is_elastic()
+        {
+            self.relearn(&key);
+        }
     }
 
     fn may_retry(&self, action: &Action, fault: &Fault) -> bool {
@@ -257,7 +348,7 @@ impl Queue {
     }
 
     /// Gives back cores and quota; the action is as good as never granted.
-    fn release(&mut self, seq: Seq) -> Option<Run> {
+    pub(super) fn release(&mut self, seq: Seq) -> Option<Run> {
         let node = self.node_of(seq);
         let action = self.actions.get_mut(&seq)?;
         for (quota, amount) in std::mem::take(&mut action.holds) {
@@ -272,7 +363,7 @@ impl Queue {
         let Stage::Running(running) = std::mem::replace(&mut action.stage, Stage::Parked) else {
             return None;
         };
-        self.cpu_share.give_back(&action.job, u64::from(running.run.units.micros()), self.now);
+        self.cpu_share.give_back(&action.job, u64::from(running.units.micros()), self.now);
         if let Some((id, state)) = node.and_then(|id| Some((id.clone(), self.nodes.get_mut(&id)?)))
         {
             state.running.remove(&seq);

@@ -1,10 +1,12 @@
 //! What the queue is told.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::cpu::CoreSet;
 use crate::fault::Fault;
 use crate::ids::{ActionId, JobId, NodeId, PermitId, QuotaName, TrajectoryId};
+use crate::profile::Prior;
 use crate::resources::{Cost, Units};
 use crate::time::Time;
 
@@ -90,6 +92,21 @@ pub struct SubmitAction {
     pub start_by: Option<Time>,
     /// When it was first accepted; `None` is now. Given after a restart.
     pub submitted: Option<Time>,
+    /// What is known of it beforehand.
+    pub foresight: Foresight,
+}
+
+/// What is known of an action before it runs.
+#[derive(Debug, Clone, Default)]
+pub struct Foresight {
+    /// Name of its action profile: those of one job and profile are taken to be alike.
+    pub profile: Arc<str>,
+    /// What the profile's manifest says: where learning begins.
+    pub prior: Prior,
+    /// What its caller says of this very action: not learned over.
+    pub said: Prior,
+    /// Its cores may change while it runs.
+    pub malleable: bool,
 }
 
 /// Wants a permit of a quota.
@@ -167,7 +184,19 @@ pub enum NodeReport {
         end: End,
         /// The program was surely never started.
         not_started: bool,
+        /// What the program took, where it came to an end of its own: none of one that
+        /// was killed.
+        usage: Option<Usage>,
     },
+}
+
+/// What a program took.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Usage {
+    /// Seconds from its start to its end.
+    pub seconds: f64,
+    /// Seconds of CPU of its whole process tree, where they were counted.
+    pub cpu_seconds: Option<f64>,
 }
 
 /// How an action ended on its node. The caller keeps the details.

@@ -1,5 +1,6 @@
 //! Weighted fair share between jobs.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use crate::ids::JobId;
@@ -38,11 +39,39 @@ impl Account {
 }
 
 /// A job's standing: the smaller is served first.
-#[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Standing {
     held: f64,
     served: f64,
+    weight: f64,
 }
+
+impl Standing {
+    /// Where the job would stand if it held so much more.
+    pub(super) fn after(self, amount: u64) -> Self {
+        Self { held: self.held + amount as f64 / self.weight, ..self }
+    }
+}
+
+impl Ord for Standing {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.held.total_cmp(&other.held).then(self.served.total_cmp(&other.served))
+    }
+}
+
+impl PartialOrd for Standing {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Standing {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Standing {}
 
 impl FairShare {
     pub(super) fn new(weights: BTreeMap<JobId, u32>) -> Self {
@@ -92,9 +121,11 @@ impl FairShare {
 
     /// Where a job stands at `now`.
     pub(super) fn standing(&self, job: &JobId, now: Time) -> Standing {
-        self.jobs.get(job).map_or(Standing { held: 0.0, served: 0.0 }, |account| Standing {
+        let nothing = Standing { held: 0.0, served: 0.0, weight: 1.0 };
+        self.jobs.get(job).map_or(nothing, |account| Standing {
             held: account.held as f64 / account.weight,
             served: account.served_at(now),
+            weight: account.weight,
         })
     }
 }

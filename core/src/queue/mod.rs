@@ -8,12 +8,15 @@
 mod action;
 mod command;
 mod config;
+mod elastic;
 mod event;
 mod fair;
+mod held;
 mod line;
 mod node;
 mod permit;
 mod policy;
+mod reconcile;
 mod schedule;
 mod stats;
 mod trajectory;
@@ -23,7 +26,8 @@ use std::collections::{BTreeMap, BTreeSet};
 pub use command::{Command, NodeOrder, Outcome, Run};
 pub use config::Config;
 pub use event::{
-    AcquirePermit, End, Event, LiveAction, NodeReport, NodeUp, OpenTrajectory, Placed, SubmitAction,
+    AcquirePermit, End, Event, Foresight, LiveAction, NodeReport, NodeUp, OpenTrajectory, Placed,
+    SubmitAction, Usage,
 };
 pub use policy::{Decision, Policy};
 pub use stats::{NodeStats, QuotaStats, Stats};
@@ -35,6 +39,7 @@ use self::node::Node;
 use self::permit::{Permit, QuotaLine};
 use self::trajectory::Trajectory;
 use crate::ids::{ActionId, NodeId, PermitId, QuotaName, TrajectoryId};
+use crate::profile::Profiles;
 use crate::time::Time;
 
 /// Order of submission; names an action or permit inside the queue.
@@ -46,6 +51,7 @@ enum Timer {
     StartBy(Seq),
     OpenBy(TrajectoryId),
     NodeGrace(NodeId),
+    Line(NodeId),
     PermitWait(PermitId),
     PermitTtl(PermitId),
     QuotaRoom(QuotaName),
@@ -55,7 +61,9 @@ enum Timer {
 /// One scheduler over the pools of one `ActionQueue`.
 ///
 /// Cost of an event: logarithmic in the number of live actions; of a scheduling
-/// round: proportional to what it starts, times the number of waiting jobs.
+/// round: proportional to what it starts, times the number of waiting jobs. Under the
+/// elastic policy that of a decision for each node in which something changed, which
+/// looks at a bounded number of waiting actions and at what runs there.
 #[derive(Debug)]
 pub struct Queue {
     config: Config,
@@ -71,6 +79,7 @@ pub struct Queue {
     permits: BTreeMap<PermitId, Permit>,
     cpu_share: FairShare,
     memory_share: FairShare,
+    profiles: Profiles,
     timers: BTreeSet<(Time, Timer)>,
     /// Actions and permits that wait.
     waiting: usize,
@@ -88,6 +97,8 @@ struct Dirty {
     opening: bool,
     /// Granted actions whose start is to be ordered.
     starts: BTreeSet<Seq>,
+    /// Running actions that have other exclusive cores than before.
+    resized: BTreeSet<Seq>,
 }
 
 impl Queue {
@@ -99,6 +110,7 @@ impl Queue {
             quotas: quotas.collect(),
             cpu_share: FairShare::new(config.weights.clone()),
             memory_share: FairShare::new(config.weights.clone()),
+            profiles: Profiles::default(),
             config,
             now: Time::ZERO,
             next_seq: 0,
@@ -171,6 +183,9 @@ impl Queue {
                 Timer::StartBy(seq) => self.start_deadline_passed(seq),
                 Timer::OpenBy(trajectory) => self.open_deadline_passed(&trajectory),
                 Timer::NodeGrace(node) => self.grace_passed(&node),
+                Timer::Line(node) => {
+                    self.dirty.nodes.insert(node);
+                }
                 Timer::PermitWait(permit) => self.permit_deadline_passed(&permit),
                 Timer::PermitTtl(permit) => self.permit_ttl_passed(&permit),
                 Timer::QuotaRoom(quota) => {

@@ -1,17 +1,17 @@
-//! Nodes: what they have, and how the queue and an agent agree again after either
-//! was away.
+//! Nodes: what they have, how they come and go, and what their agents report.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::action::{Action, Running, Stage};
-use super::command::{Command, NodeOrder, Outcome, Run};
-use super::event::{LiveAction, NodeReport, NodeUp};
+use super::action::{Place, Report, Waiter};
+use super::command::NodeOrder;
+use super::event::{NodeReport, NodeUp};
+use super::held::Held;
 use super::line::Line;
-use super::trajectory::State;
 use super::{Queue, Seq, Timer};
 use crate::cpu::{CoreSet, NodeCpu};
+use crate::elastic::Elastic;
 use crate::fault::{Fault, FaultKind};
-use crate::ids::{ActionId, NodeId, TrajectoryId};
+use crate::ids::{NodeId, TrajectoryId};
 use crate::time::Time;
 
 /// A node, connected or expected back.
@@ -27,9 +27,15 @@ pub(super) struct Node {
     pub(super) memory: u64,
     memory_held: u64,
     /// Waiting actions.
-    pub(super) line: Line<Seq>,
+    pub(super) line: Line<Place, Waiter>,
     /// Granted actions.
-    pub(super) running: BTreeSet<Seq>,
+    pub(super) running: BTreeMap<Seq, Held>,
+    /// Who gets what under the elastic policy.
+    pub(super) elastic: Elastic,
+    /// When its line is looked at again although nothing has happened.
+    pub(super) wakes: Option<Time>,
+    /// Where the agent was told that shares run; `None`: not since its link came up.
+    pub(super) told_shared: Option<CoreSet>,
     /// Trajectories that hold memory here.
     pub(super) trajectories: BTreeSet<TrajectoryId>,
 }
@@ -45,7 +51,10 @@ impl Node {
             memory: 0,
             memory_held: 0,
             line: Line::default(),
-            running: BTreeSet::new(),
+            running: BTreeMap::new(),
+            elastic: Elastic::default(),
+            wakes: None,
+            told_shared: None,
             trajectories: BTreeSet::new(),
         }
     }
@@ -87,205 +96,17 @@ impl Queue {
         node.given_up = None;
         node.memory = up.memory;
         node.cpu = NodeCpu::new(up.numa);
+        node.told_shared = None;
         self.dirty.opening = true;
         self.dirty.nodes.insert(up.node.clone());
 
-        self.believe_cores(&up.actions);
+        self.believe_cores(&up.node, &up.actions);
         self.hold_cores_again(&up.node, &up.actions);
         self.reconcile_sandboxes(&up.node, &up.sandboxes);
         self.reconcile_actions(&up.node, up.actions);
         // What runs comes first: cores are kept for shares as they are free.
         if let Some(node) = self.nodes.get_mut(&up.node) {
             node.cpu.keep_shared(usize::from(self.config.shared_cores));
-        }
-    }
-
-    /// Orders on the old link may have been lost: cores are where the agent says.
-    fn believe_cores(&mut self, listed: &[LiveAction]) {
-        for live in listed {
-            let action =
-                self.action_ids.get(&live.action).and_then(|seq| self.actions.get_mut(seq));
-            if let Some(Action { stage: Stage::Running(running), .. }) = action
-                && running.run.attempt == live.attempt
-            {
-                running.told = live.cores.clone();
-            }
-        }
-    }
-
-    /// What was granted before stays granted.
-    fn hold_cores_again(&mut self, id: &NodeId, listed: &[LiveAction]) {
-        let units = self.static_units();
-        let live: BTreeMap<&TrajectoryId, &CoreSet> =
-            listed.iter().map(|live| (&live.trajectory, &live.cores)).collect();
-        let Some(node) = self.nodes.get_mut(id) else { return };
-        for id in &node.trajectories {
-            let Some(trajectory) = self.trajectories.get_mut(id) else { continue };
-            let cores = trajectory.held_cores().or(live.get(id).copied());
-            let adopted = units.zip(cores).map(|(units, cores)| node.cpu.adopt(units, cores));
-            trajectory.cores = adopted;
-        }
-        // After a restart of the queue, cores on which nothing runs are not known.
-        for id in &node.trajectories {
-            let Some(trajectory) = self.trajectories.get_mut(id) else { continue };
-            if trajectory.cores.is_none() {
-                trajectory.cores = units.and_then(|units| node.cpu.grant(units));
-            }
-        }
-        // Exclusive cores first: shares can move, they cannot.
-        for shares in [false, true] {
-            for seq in &node.running {
-                let Some(action) = self.actions.get_mut(seq) else { continue };
-                if let Stage::Running(running) = &mut action.stage
-                    && running.grant.is_some()
-                    && running.run.units.is_share() == shares
-                {
-                    running.grant = Some(node.cpu.adopt(running.run.units, &running.told));
-                }
-            }
-        }
-    }
-
-    fn reconcile_sandboxes(&mut self, id: &NodeId, listed: &[TrajectoryId]) {
-        let listed: BTreeSet<&TrajectoryId> = listed.iter().collect();
-        let known: Vec<TrajectoryId> = self
-            .nodes
-            .get(id)
-            .map(|n| n.trajectories.iter().cloned().collect())
-            .unwrap_or_default();
-        for trajectory in &known {
-            let Some(state) = self.trajectories.get(trajectory).map(|t| &t.state) else { continue };
-            match (state, listed.contains(trajectory)) {
-                (State::Opening { .. } | State::Recovering { .. }, true) => {
-                    self.sandbox_ready(trajectory);
-                }
-                (State::Opening { .. } | State::Recovering { ready: false, .. }, false) => {
-                    self.open_again(id, trajectory);
-                    self.order(id, NodeOrder::OpenSandbox(trajectory.clone()));
-                }
-                (State::Closing { .. }, true) => {
-                    self.order(id, NodeOrder::CloseSandbox(trajectory.clone()));
-                }
-                (State::Ready { .. }, true) | (State::Waiting, _) => {}
-                (State::Ready { .. } | State::Recovering { .. } | State::Closing { .. }, false) => {
-                    let message =
-                        format!("the sandbox is no longer on node `{id}`: open a new one");
-                    let fault = Fault::new(FaultKind::Infrastructure, "SandboxLost", message);
-                    self.sandbox_gone(trajectory, &fault);
-                }
-            }
-        }
-        for trajectory in listed {
-            if !known.contains(trajectory) {
-                self.order(id, NodeOrder::CloseSandbox(trajectory.clone()));
-            }
-        }
-    }
-
-    /// Its sandbox was not ready before and is not there now.
-    fn open_again(&mut self, id: &NodeId, trajectory: &TrajectoryId) {
-        if let Some(trajectory) = self.trajectories.get_mut(trajectory) {
-            trajectory.state = State::Opening { node: id.clone() };
-        }
-    }
-
-    fn reconcile_actions(&mut self, id: &NodeId, listed: Vec<LiveAction>) {
-        let listed: BTreeMap<ActionId, LiveAction> =
-            listed.into_iter().map(|live| (live.action.clone(), live)).collect();
-        let running: Vec<Seq> =
-            self.nodes.get(id).map(|n| n.running.iter().copied().collect()).unwrap_or_default();
-        for seq in running {
-            self.reconcile_running(id, seq, &listed);
-        }
-        let (shares, exclusive): (Vec<_>, Vec<_>) =
-            listed.into_values().partition(|live| live.units.is_share());
-        for live in exclusive.into_iter().chain(shares) {
-            let seq = self.action_ids.get(&live.action).copied();
-            let here = seq.filter(|seq| {
-                self.node_of(*seq).as_ref() == Some(id)
-                    && self.actions.get(seq).is_some_and(|a| a.trajectory == live.trajectory)
-            });
-            match here {
-                Some(seq) => self.adopt(id, seq, live),
-                // Its end is durable, or it was never accepted.
-                None => self.order(id, NodeOrder::Kill(live.action)),
-            }
-        }
-    }
-
-    /// An action that was granted before the link was lost.
-    fn reconcile_running(
-        &mut self,
-        id: &NodeId,
-        seq: Seq,
-        listed: &BTreeMap<ActionId, LiveAction>,
-    ) {
-        let Some(action) = self.actions.get(&seq) else { return };
-        let Stage::Running(running) = &action.stage else { return };
-        let known = listed.get(&action.id).is_some_and(|live| live.attempt == running.run.attempt);
-        if known && action.cancelled {
-            let order = NodeOrder::Kill(action.id.clone());
-            self.order(id, order);
-        } else if known {
-        } else if action.cancelled {
-            self.end_action(seq, Outcome::Cancelled);
-        } else if running.started {
-            let message = format!("node `{id}` lost the action: it may have run in part");
-            let fault = Fault::new(FaultKind::Infrastructure, "ActionLost", message);
-            self.end_action(seq, Outcome::Failed(fault));
-        } else {
-            // Ordered again, after shares have left its cores.
-            self.dirty.starts.insert(seq);
-        }
-    }
-
-    /// An action that runs on a node although it waits here: the queue was
-    /// restarted after it was started.
-    fn adopt(&mut self, id: &NodeId, seq: Seq, live: LiveAction) {
-        let now = self.now;
-        let Some(action) = self.actions.get_mut(&seq) else { return };
-        match &action.stage {
-            Stage::Running(_) => return,
-            Stage::Claiming(quota) => {
-                let quota = quota.clone();
-                if let Some(line) = self.quotas.get_mut(&quota) {
-                    line.claims.remove(&seq);
-                }
-            }
-            Stage::Parked | Stage::Lined => {}
-        }
-        let Some(node) = self.nodes.get_mut(id) else { return };
-        node.line.remove(&action.job, &seq);
-        node.running.insert(seq);
-        for (name, amount) in &action.cost.quota {
-            if action.holds.insert(name.clone(), *amount).is_none()
-                && let Some(line) = self.quotas.get_mut(name)
-            {
-                line.quota.take(*amount, now);
-            }
-        }
-        let held_for_life =
-            self.trajectories.get(&live.trajectory).is_some_and(|t| t.cores.is_some());
-        let grant = (!held_for_life).then(|| node.cpu.adopt(live.units, &live.cores));
-        let run = Run {
-            attempt: live.attempt,
-            units: live.units,
-            cores: live.cores.clone(),
-            granted: now,
-        };
-        action.attempts = live.attempt;
-        action.stage = Stage::Running(Running {
-            run: run.clone(),
-            grant,
-            told: live.cores,
-            started: !live.ended,
-        });
-        self.waiting -= 1;
-        self.cpu_share.take(&action.job, u64::from(live.units.micros()), now);
-        // Of one that has ended, the report of its end says whether it ever started.
-        if !live.ended {
-            let action = action.id.clone();
-            self.emit(Command::ActionStarted { action, node: id.clone(), run });
         }
     }
 
@@ -345,8 +166,8 @@ impl Queue {
             NodeReport::ActionStarted { action, attempt } => {
                 self.action_started(id, &action, attempt);
             }
-            NodeReport::ActionEnded { action, attempt, end, not_started } => {
-                self.action_ended(id, &action, attempt, end, not_started);
+            NodeReport::ActionEnded { action, attempt, end, not_started, usage } => {
+                self.action_ended(id, &action, attempt, Report { end, not_started, usage });
             }
         }
     }

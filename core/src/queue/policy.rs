@@ -1,11 +1,17 @@
 //! How many units an action gets, and when it may start.
+//!
+//! What the elastic policy says of a whole line is in `elastic.rs`.
 
 use crate::cpu::NodeCpu;
 use crate::resources::{UnitChoice, Units};
 
 /// The scheduling policy of a queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Policy {
+    /// As many units as make the sum of completion times least, by
+    /// [`Elastic`](crate::elastic::Elastic); short actions first, with ageing.
+    #[default]
+    Elastic,
     /// First come first served; each action gets the largest of its units that is
     /// at most `dop`, else its smallest.
     FixedDop {
@@ -20,12 +26,6 @@ pub enum Policy {
     },
 }
 
-impl Default for Policy {
-    fn default() -> Self {
-        Self::FixedDop { dop: Units::cores(1) }
-    }
-}
-
 /// What a policy says of the next action in a node's line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
@@ -36,9 +36,15 @@ pub enum Decision {
 }
 
 impl Policy {
+    /// True where a line is served as a whole.
+    pub(super) fn is_elastic(self) -> bool {
+        self == Self::Elastic
+    }
+
     /// Decides on the next action of a node's line, given the node's free cores and
     /// whether the action's trajectory holds cores for life. One that does not, under
-    /// the static policy, was opened under another.
+    /// the static policy, was opened under another. Not for the elastic policy, which
+    /// decides on lines: it says the least units.
     pub fn decide(self, choice: &UnitChoice, node: &NodeCpu, held: bool) -> Decision {
         let dop = match self {
             Self::Static { cores } if held => {
@@ -46,6 +52,7 @@ impl Policy {
             }
             Self::Static { cores } => Units::cores(cores),
             Self::FixedDop { dop } => dop,
+            Self::Elastic => choice.smallest(),
         };
         // A node smaller than the degree still serves: it gives what it has.
         let most = node.exclusive_capacity().min(usize::from(u16::MAX)) as u16;

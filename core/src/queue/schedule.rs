@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use super::action::{Running, Stage};
-use super::command::{NodeOrder, Outcome, Run};
+use super::action::{Action, Place, Running, Stage};
+use super::command::{NodeOrder, Run};
+use super::held::Held;
 use super::permit::Claim;
 use super::policy::Decision;
 use super::{Queue, Seq};
 use crate::cpu::{CoreSet, CpuGrant};
-use crate::fault::{Fault, FaultKind};
 use crate::ids::NodeId;
 use crate::resources::Units;
 
@@ -29,10 +29,11 @@ impl Queue {
                 break;
             }
         }
-        // Shares leave a core before anybody is started on it.
+        // Cores are taken away first, and only then given.
         let starts = std::mem::take(&mut self.dirty.starts);
+        let resized = std::mem::take(&mut self.dirty.resized);
         for node in touched {
-            self.resize_shares(&node, &starts);
+            self.tell_cores(&node, &starts, &resized);
         }
         for seq in starts {
             self.order_start(seq);
@@ -53,8 +54,13 @@ impl Queue {
     }
 
     fn serve_node(&mut self, id: &NodeId) {
+        if self.config.policy.is_elastic() {
+            return self.serve_line(id);
+        }
         while let Some(node) = self.nodes.get(id).filter(|node| node.connected) {
-            let Some(seq) = node.line.first(&self.cpu_share, self.now) else { return };
+            let Some(Place { seq, .. }) = node.line.first(&self.cpu_share, self.now) else {
+                return;
+            };
             let Some(action) = self.actions.get(&seq) else { return };
             let trajectory = self.trajectories.get(&action.trajectory);
             let held = trajectory.is_some_and(|t| t.cores.is_some());
@@ -71,11 +77,7 @@ impl Queue {
                     if least.is_share() || least.ceil() as usize <= most {
                         return;
                     }
-                    let message = format!(
-                        "its smallest CPU units are {least}, but node `{id}` gives {most} exclusive cores: allow fewer"
-                    );
-                    let fault = Fault::new(FaultKind::User, "ExceedsNode", message);
-                    self.end_action(seq, Outcome::Failed(fault));
+                    self.exceeds_node(id, seq);
                 }
             }
         }
@@ -84,7 +86,7 @@ impl Queue {
     /// Takes what quota the action still lacks, in the order of names. Where there
     /// is no room it leaves the node's line for the quota's, and comes back to its
     /// old place when it holds that quota: cores never wait for a quota.
-    fn take_quota(&mut self, seq: Seq) -> bool {
+    pub(super) fn take_quota(&mut self, seq: Seq) -> bool {
         let (now, node) = (self.now, self.node_of(seq));
         let Some(action) = self.actions.get_mut(&seq) else { return false };
         for (name, amount) in &action.cost.quota {
@@ -97,8 +99,10 @@ impl Queue {
                 continue;
             }
             line.claims.insert(seq, Claim::Action(*amount));
-            if let Some(state) = node.and_then(|node| self.nodes.get_mut(&node)) {
-                state.line.remove(&action.job, &seq);
+            if let Some(state) = node.and_then(|node| self.nodes.get_mut(&node))
+                && let Some(place) = &action.place
+            {
+                state.line.remove(&action.job, place);
             }
             action.stage = Stage::Claiming(name.clone());
             self.dirty.quotas.insert(name.clone());
@@ -107,7 +111,7 @@ impl Queue {
         true
     }
 
-    fn grant(&mut self, id: &NodeId, seq: Seq, units: Units) {
+    pub(super) fn grant(&mut self, id: &NodeId, seq: Seq, units: Units) {
         let Some(action) = self.actions.get_mut(&seq) else { return };
         let Some(node) = self.nodes.get_mut(id) else { return };
         let for_life = self.trajectories.get(&action.trajectory).and_then(|t| t.held_cores());
@@ -122,48 +126,80 @@ impl Queue {
             };
             (grant, cores)
         };
-        node.line.remove(&action.job, &seq);
-        node.running.insert(seq);
+        if let Some(place) = &action.place {
+            node.line.remove(&action.job, place);
+        }
+        let malleable = action.foresight.malleable;
+        let held = Held::new(&action.work, units, action.submitted, malleable, self.now);
+        node.running.insert(seq, held);
         action.attempts += 1;
         self.waiting -= 1;
         self.cpu_share.take(&action.job, u64::from(units.micros()), self.now);
         let run = Run { attempt: action.attempts, units, cores: cores.clone(), granted: self.now };
-        action.stage = Stage::Running(Running { run, grant, told: cores, started: false });
+        let (told, started, steady) = (cores, false, true);
+        action.stage = Stage::Running(Running { run, grant, units, told, started, steady });
     }
 
     fn order_start(&mut self, seq: Seq) {
         let Some(node) = self.node_of(seq) else { return };
-        let Some(action) = self.actions.get(&seq) else { return };
-        let Stage::Running(running) = &action.stage else { return };
+        let Some((id, running)) = self.actions.get_mut(&seq).and_then(Action::running_of) else {
+            return;
+        };
+        running.run.units = running.units;
+        running.run.cores = running.told.clone();
         let order = NodeOrder::Start {
-            action: action.id.clone(),
+            action: id.clone(),
             attempt: running.run.attempt,
-            units: running.run.units,
+            units: running.units,
             cores: running.told.clone(),
         };
         self.order(&node, order);
     }
 
-    /// Tells the agent where the shares of a node run, when that has changed.
-    fn resize_shares(&mut self, id: &NodeId, starts: &BTreeSet<Seq>) {
-        let Some(node) = self.nodes.get(id) else { return };
-        let shared = node.cpu.shared();
-        let mut orders = Vec::new();
-        for seq in &node.running {
-            let Some(action) = self.actions.get_mut(seq) else { continue };
-            let Stage::Running(running) = &mut action.stage else { continue };
-            if matches!(running.grant, Some(CpuGrant::Share(_))) && running.told != *shared {
-                running.told = shared.clone();
-                if starts.contains(seq) {
-                    running.run.cores = shared.clone();
-                } else {
-                    orders.push((action.id.clone(), running.run.units));
-                }
+    /// Tells the agent which cores the actions of a node have now, where that has changed.
+    /// Actions that give up cores come first, then shares, which may move to those, then
+    /// actions that get more: after each order no core is held twice.
+    fn tell_cores(&mut self, id: &NodeId, starts: &BTreeSet<Seq>, resized: &BTreeSet<Seq>) {
+        let Some(node) = self.nodes.get_mut(id) else { return };
+        let shared = node.cpu.shared().clone();
+        let moved = node.told_shared.as_ref() != Some(&shared);
+        let changed = |seq: &Seq, held: &Held| {
+            if held.units.is_share() { moved } else { resized.contains(seq) }
+        };
+        if !moved && resized.is_empty() {
+            return;
+        }
+        let changed: Vec<Seq> = node
+            .running
+            .iter()
+            .filter(|(seq, held)| changed(seq, held))
+            .map(|(seq, _)| *seq)
+            .collect();
+        node.told_shared = Some(shared.clone());
+        let mut orders = [Vec::new(), Vec::new(), Vec::new()];
+        for seq in changed {
+            let Some((action, running)) = self.actions.get_mut(&seq).and_then(Action::running_of)
+            else {
+                continue;
+            };
+            let (cores, turn) = match &running.grant {
+                Some(CpuGrant::Share(_)) => (&shared, 1),
+                Some(CpuGrant::Exclusive(cores)) if cores.len() < running.told.len() => (cores, 0),
+                Some(CpuGrant::Exclusive(cores)) => (cores, 2),
+                None => continue,
+            };
+            if running.told == *cores {
+                continue;
+            }
+            running.told = cores.clone();
+            // One that starts now is told with its start.
+            if !starts.contains(&seq) {
+                let (action, units, cores) = (action.clone(), running.units, cores.clone());
+                orders[turn].push(NodeOrder::Resize { action, units, cores });
             }
         }
-        let cores = shared.clone();
-        for (action, units) in orders {
-            self.order(id, NodeOrder::Resize { action, units, cores: cores.clone() });
+        for order in orders.into_iter().flatten() {
+            self.order(id, order);
         }
     }
 }

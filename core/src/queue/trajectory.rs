@@ -30,6 +30,8 @@ pub(super) struct Trajectory {
     pub(super) actions: BTreeSet<Seq>,
     /// Cores held for its whole life, under the static policy.
     pub(super) cores: Option<CpuGrant>,
+    /// An action of it was in its node's line.
+    pub(super) acted: bool,
 }
 
 /// Where a trajectory stands.
@@ -92,6 +94,7 @@ impl Queue {
             state: State::Waiting,
             actions: BTreeSet::new(),
             cores: None,
+            acted: false,
         };
         self.memory_share.join(&trajectory.job, now);
         if let Some(at) = trajectory.deadline {
@@ -108,7 +111,7 @@ impl Queue {
                 state.hold(&id, trajectory.memory);
             }
         } else {
-            self.opening.insert(&trajectory.job, (seq, id.clone()));
+            self.opening.insert(&trajectory.job, (seq, id.clone()), ());
             self.dirty.opening = true;
         }
         self.trajectories.insert(id, trajectory);
@@ -206,7 +209,7 @@ impl Queue {
     pub(super) fn static_units(&self) -> Option<Units> {
         match self.config.policy {
             Policy::Static { cores } => Some(Units::cores(cores)),
-            Policy::FixedDop { .. } => None,
+            Policy::Elastic | Policy::FixedDop { .. } => None,
         }
     }
 

@@ -6,7 +6,7 @@ use super::config::Backoff;
 
 impl Backoff {
     /// Before jitter, after the `times`-th fault, from 1.
-    pub(super) fn after(&self, times: u32) -> Duration {
+    pub(crate) fn after(&self, times: u32) -> Duration {
         let factor = 1_u32.checked_shl(times.saturating_sub(1)).unwrap_or(u32::MAX);
         self.first.saturating_mul(factor).min(self.most)
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::Weights;
 use super::command::Command;
 use super::config::{InFlight, Strategy};
-use super::worker::{At, Call, Gate, Job, Phase, Plan, Then, Trust};
+use super::worker::{At, Call, Gate, Job, Phase, Plan, Then, Trust, Worker};
 use crate::fault::{Fault, FaultKind};
 use crate::ids::WorkerId;
 use crate::version::Version;
@@ -72,6 +72,10 @@ impl Weights {
     /// Waits until the worker has nothing in flight.
     pub(super) fn drain(&mut self, id: &WorkerId, then: Then) {
         let keep = self.config.in_flight == InFlight::Keep && matches!(then, Then::Go(_));
+        let held = self.workers.get(id).is_some_and(Worker::held);
+        if held && matches!(then, Then::Fail(_)) {
+            self.take_back(id);
+        }
         self.hold(id, !keep);
         let until = keep.then(|| self.now + self.config.max_drain);
         if let Some(worker) = self.workers.get_mut(id)
@@ -138,6 +142,8 @@ impl Weights {
                 *at = At::Barred(fault);
                 return;
             }
+            // What it still makes is of the old version.
+            Err(fault) if worker.gate == Gate::Held => return self.drain(id, Then::Fail(fault)),
             Err(fault) => return self.fail(id, fault, call > Call::Pause),
         };
         let right = says.map_or(job.plan.trusts_silence(), |says| says == job.target);

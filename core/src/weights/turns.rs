@@ -59,7 +59,9 @@ impl Weights {
                 self.go_on(id, after);
             }
         }
-        for id in barred.iter().filter(|_| !pulling) {
+        // Where all stop at once, nobody serves the old version beside those that go on.
+        let others_go = self.config.strategy == Strategy::Pause && go > 0;
+        for id in barred.iter().filter(|_| !pulling || others_go) {
             self.bar(id, alive);
         }
     }

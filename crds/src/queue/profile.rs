@@ -47,17 +47,19 @@ pub struct ActionProfile {
     /// Output kept of each of head and tail, both streams together.
     #[serde(default = "default_output_limit")]
     pub output_limit: ByteSize,
-    /// Part of the running time that more cores do not shorten, 0 to 1; absent: learned.
+    /// Part of the running time that more cores do not shorten, 0 to 1: where learning
+    /// begins.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = (
         "self >= 0.0 && self <= 1.0",
         "serialFraction is between 0 (scales fully) and 1 (does not scale)"
     ))]
     pub serial_fraction: Option<f64>,
-    /// Running time on one core; absent: learned.
+    /// Running time on one core: where learning begins.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub duration: Option<TimeSpan>,
-    /// Its cores may change while it runs.
+    /// Its cores may change while it runs: it should start as many threads as its largest
+    /// units.
     #[serde(default)]
     pub malleable: bool,
     /// Quota taken while it runs: name of a limit of the queue's pools, and amount.

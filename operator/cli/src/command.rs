@@ -21,8 +21,8 @@ Examples:
   # The same as one JSON object, for a script
   kubectl rollwright plan arrange --input tasks.json --json
 
-  # How long would a workload take with 4 cores for each action?
-  kubectl rollwright simulate actions --cluster c.json --workload w.jsonl --policy fixed:4
+  # How long would a workload take?
+  kubectl rollwright simulate actions --cluster c.json --workload w.jsonl --policy elastic
 
   # What each input looks like
   kubectl rollwright plan placement --help
@@ -42,6 +42,37 @@ pub(crate) enum Command {
     /// See how a cluster would serve a workload.
     #[command(subcommand)]
     Simulate(Simulate),
+    /// Measure again what the papers behind Rollwright measured, in simulation.
+    #[command(after_help = "\
+Every row is a figure, table or headline of one of the five texts; `ours` comes from the code that
+runs in production, on workloads drawn from the distributions that the text states. A row that
+falls short stays and says by how much; one that no simulation can tell says why.
+
+Examples:
+  kubectl rollwright paper                     # all, in a few minutes
+  kubectl rollwright paper tangram             # all of ARL-Tangram
+  kubectl rollwright paper tangram-act-cpu --json
+
+Output with --json: {\"experiments\":[{\"name\":..,\"source\":..,\"quantity\":..,\"paper\":9.0,
+  \"ours\":11.2,\"better\":\"higher\",\"assumptions\":[..],\"seeds\":5,\"interval\":[10.8,11.6],..}]}")]
+    Paper(Paper),
+}
+
+/// What to measure again.
+#[derive(Debug, Args)]
+pub(crate) struct Paper {
+    /// A row, or what the names of several begin with up to a dash; all without it.
+    #[arg(value_name = "NAME")]
+    pub(crate) name: Option<String>,
+    /// Draws the workloads: the same seed gives the same numbers, but for times of this machine.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) seed: u64,
+    /// How many workloads to draw for each row.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub(crate) seeds: u64,
+    /// Print one JSON object instead of a table.
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// What to plan.
@@ -85,6 +116,9 @@ pub(crate) enum Simulate {
     /// Actions of trajectories on CPU nodes, GPUs and quotas.
     #[command(after_help = "\
 Policies:
+  elastic         the running queue's default: short actions first, units by a roll-out
+  elastic-trajectory  the same for an early end: first whose trajectory will last longest
+  tangram         ARL-Tangram's algorithms 1 and 2; `depth` of the cluster is theirs
   fixed:N         first come first served, each action on the largest of its units <= N
   static:N        pods that own N cores from arrival to the end, replicas that stay
   kubernetes:R:L  pods that reserve R cores, whose actions share the node up to L cores

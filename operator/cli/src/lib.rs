@@ -4,6 +4,7 @@
 mod command;
 mod failure;
 pub mod input;
+mod paper;
 mod plan;
 mod report;
 mod simulate;
@@ -19,6 +20,7 @@ pub fn run(cli: &Cli, stdin: &mut impl Read, out: &mut impl Write) -> Result<(),
     let text = match &cli.command {
         Command::Plan(plan) => plan::run(plan, stdin)?,
         Command::Simulate(Simulate::Actions(args)) => simulate::actions(args, stdin)?,
+        Command::Paper(args) => paper::run(args)?,
     };
     out.write_all(text.as_bytes())
         .and_then(|()| out.flush())

@@ -1,6 +1,7 @@
 //! The simulator at the command line: answers, refusals, and whatever the bytes.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use clap::Parser as _;
@@ -74,22 +75,50 @@ fn the_same_input_gives_the_same_bytes_but_for_the_time_of_decisions() {
         report.as_object_mut().unwrap().remove("decision_us").unwrap();
         report.to_string()
     };
-    for policy in ["fixed:8", "static:8", "kubernetes:1:8"] {
+    for policy in
+        ["elastic", "elastic-trajectory", "tangram", "fixed:8", "static:8", "kubernetes:1:8"]
+    {
         assert_eq!(strip(policy), strip(policy));
     }
 }
 
 #[test]
-fn a_table_for_people_and_a_trace_for_viewers() {
+fn a_table_for_people() {
+    let table = simulate(CLUSTER.as_bytes(), TRAJECTORY.as_bytes(), "fixed:4", &[]).unwrap();
+    assert!(table.contains("1 trajectories with 3 actions under fixed:4 (simulated)"), "{table}");
+}
+
+#[test]
+fn a_trace_shows_every_action_once() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("trace.json");
-    let more = ["--trace", file.to_str().unwrap()];
-    let table = simulate(CLUSTER.as_bytes(), TRAJECTORY.as_bytes(), "fixed:4", &more).unwrap();
-    assert!(table.contains("1 trajectories with 3 actions under fixed:4 (simulated)"), "{table}");
-    let trace: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
-    let runs =
-        trace["traceEvents"].as_array().unwrap().iter().filter(|event| event["name"] == "runs");
-    assert_eq!(runs.count(), 3);
+    // So many that they wait for GPUs and for the quota.
+    let lines: Vec<String> =
+        (0..90).map(|i| TRAJECTORY.replace("\"t1\"", &format!("\"t{i}\""))).collect();
+    for policy in ["elastic", "elastic-trajectory", "tangram", "fixed:4", "static:4"] {
+        let more = ["--json", "--trace", file.to_str().unwrap()];
+        let report =
+            simulate(CLUSTER.as_bytes(), lines.join("\n").as_bytes(), policy, &more).unwrap();
+        let report: Value = serde_json::from_str(&report).unwrap();
+        let trace: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+        let named = |name: &str| -> Vec<&Value> {
+            let events = trace["traceEvents"].as_array().unwrap();
+            events.iter().filter(|event| event["name"] == name).collect()
+        };
+        assert_eq!(named("process_name").len(), 3);
+        let of = |event: &Value| {
+            (event["args"]["trajectory"].to_string(), event["args"]["phase"].as_u64())
+        };
+        let runs: BTreeSet<_> = named("runs").into_iter().map(of).collect();
+        assert_eq!((runs.len(), named("runs").len()), (270, 270));
+        let seconds = |name: &str| -> f64 {
+            named(name).iter().map(|event| event["dur"].as_f64().unwrap() / 1e6).sum()
+        };
+        let mean = |field: &str| report[field]["mean"].as_f64().unwrap() * 270.0;
+        assert!((seconds("runs") - mean("exec_s")).abs() < 1e-3, "{policy}");
+        assert!((seconds("waits") - mean("queue_s")).abs() < 1e-3, "{policy}");
+        assert!(mean("queue_s") > 0.0 && named("waits").len() < 270, "{policy}");
+    }
 }
 
 #[test]
@@ -227,7 +256,7 @@ fn bad_workloads_are_refused_with_their_line() {
     let empty = simulate(CLUSTER.as_bytes(), b"\n\n", "fixed:1", &[]).unwrap_err();
     assert_eq!(empty, "-:1: $: the workload is empty: give one trajectory on each line");
     let policy = simulate(CLUSTER.as_bytes(), TRAJECTORY.as_bytes(), "best", &[]).unwrap_err();
-    assert!(policy.starts_with("--policy:$: unknown policy \"best\": use fixed:N"), "{policy}");
+    assert!(policy.starts_with("--policy:$: unknown policy \"best\": use elastic"), "{policy}");
     let big = simulate(CLUSTER.as_bytes(), TRAJECTORY.as_bytes(), "static:300", &[]).unwrap_err();
     assert_eq!(big, "-:1: $: a pod of 300 cores fits no node of pool cpu: use fewer");
 }
@@ -262,7 +291,7 @@ proptest! {
                 "0", "-1", "1e999", "1e308", "9007199254740991", "null", "[]", "{}", "\"\"", ",", "1,", "\n", "[[[[[[",
             ]).prop_map(|text| text.as_bytes().to_vec()),
         ],
-        policy in prop::sample::select(vec!["fixed:2", "static:2", "kubernetes:0.5:4"]),
+        policy in prop::sample::select(vec!["elastic", "elastic-trajectory", "tangram", "fixed:2", "static:2", "kubernetes:0.5:4"]),
     ) {
         let mut inputs = [CLUSTER.as_bytes().to_vec(), TRAJECTORY.as_bytes().to_vec()];
         let bytes = &mut inputs[usize::from(!of_cluster)];
@@ -272,6 +301,22 @@ proptest! {
         match simulate(&inputs[0], &inputs[1], policy, &["--json"]) {
             Ok(text) => prop_assert!(serde_json::from_str::<Value>(&text).unwrap().is_object()),
             Err(line) => prop_assert!(!line.chars().any(char::is_control), "{line:?}"),
+        }
+    }
+
+    #[test]
+    fn any_bytes_end_in_one_line(
+        cluster in prop::collection::vec(any::<u8>(), 0..200),
+        workload in prop::collection::vec(any::<u8>(), 0..200),
+        policy in any::<String>(),
+    ) {
+        for refused in [
+            simulate(&cluster, TRAJECTORY.as_bytes(), "elastic", &["--json"]),
+            simulate(CLUSTER.as_bytes(), &workload, "elastic", &["--json"]),
+            simulate(CLUSTER.as_bytes(), TRAJECTORY.as_bytes(), &format!("x{policy}"), &["--json"]),
+        ] {
+            let line = refused.unwrap_err();
+            prop_assert!(!line.chars().any(char::is_control), "{line:?}");
         }
     }
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use rollwright_core::ids::QuotaName;
+use rollwright_core::profile::Prior;
 use rollwright_core::queue::Config as CoreConfig;
 use rollwright_core::resources::{UnitChoice, Units};
 use rollwright_proto::v1 as pb;
@@ -83,6 +84,10 @@ pub struct Profile {
     pub queue_deadline: Option<Duration>,
     /// Bytes of output kept of each of head and tail.
     pub output_limit: u64,
+    /// What is known of durations before any was measured.
+    pub prior: Prior,
+    /// Cores may change while it runs.
+    pub malleable: bool,
 }
 
 impl Default for Profile {
@@ -93,6 +98,8 @@ impl Default for Profile {
             timeout: Duration::from_mins(10),
             queue_deadline: None,
             output_limit: 1 << 20,
+            prior: Prior::default(),
+            malleable: false,
         }
     }
 }

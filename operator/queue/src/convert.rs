@@ -6,7 +6,8 @@ use std::time::Duration;
 use rollwright_core::cpu::CoreSet;
 use rollwright_core::fault::Fault;
 use rollwright_core::ids::{InvalidId, JobId, NodeId, QuotaName, TrajectoryId};
-use rollwright_core::queue::{LiveAction, NodeUp, Stats};
+use rollwright_core::profile::Prior;
+use rollwright_core::queue::{Foresight, LiveAction, NodeUp, Stats, Usage};
 use rollwright_core::resources::{Cost, UnitChoice, Units};
 use rollwright_proto::v1 as pb;
 
@@ -73,6 +74,7 @@ pub(crate) fn resolve(request: &mut pb::ExecuteRequest, profile: &Profile) -> Re
         let quota = profile.quota.iter().map(|(name, amount)| (name.to_string(), *amount));
         request.quota = quota.collect();
     }
+    duration("expected_duration", request.expected_duration.as_ref())?;
     duration("timeout", request.timeout.as_ref())?;
     duration("queue_deadline", request.queue_deadline.as_ref())?;
     if request.timeout.is_none() {
@@ -81,6 +83,7 @@ pub(crate) fn resolve(request: &mut pb::ExecuteRequest, profile: &Profile) -> Re
     if request.queue_deadline.is_none() {
         request.queue_deadline = profile.queue_deadline.and_then(|after| after.try_into().ok());
     }
+    request.malleable.get_or_insert(profile.malleable);
     if request.output_limit == 0 {
         request.output_limit = profile.output_limit;
     }
@@ -133,6 +136,32 @@ pub(crate) fn cost<'a>(
         amounts.insert(QuotaName::new(name).map_err(bad_id)?, *amount);
     }
     Ok(Cost { cpu, quota: amounts })
+}
+
+/// What a resolved request and its profile say of how long it will last.
+pub(crate) fn foresight(request: &pb::ExecuteRequest, profile: Option<&Profile>) -> Foresight {
+    let expected = request.expected_duration.as_ref();
+    let expected = expected.and_then(|expected| Duration::try_from(*expected).ok());
+    Foresight {
+        profile: request.profile.as_str().into(),
+        prior: profile.map_or_else(Prior::default, |profile| profile.prior),
+        said: Prior {
+            seconds: expected.map(|expected| expected.as_secs_f64()),
+            serial: request.serial_fraction,
+        },
+        malleable: request.malleable.unwrap_or_default(),
+    }
+}
+
+/// What a program took that came to an end of its own. One that a signal ended, or that
+/// lost a process for want of memory, says nothing of how long others last.
+pub(crate) fn usage(end: &pb::action_ended::End) -> Option<Usage> {
+    let pb::action_ended::End::Finished(finished) = end else { return None };
+    let usage = finished.usage.as_ref()?;
+    let whole = finished.exit_code.is_some() && !finished.out_of_memory;
+    // Where the node cannot count it, it says 0.
+    let cpu_seconds = Some(usage.cpu_s).filter(|cpu| *cpu > 0.0);
+    whole.then_some(Usage { seconds: usage.exec_s, cpu_seconds })
 }
 
 /// About how many bytes a request takes in memory.

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use rollwright_auth::Namespace;
 use rollwright_core::ids::{InvalidId, JobId, QuotaName};
+use rollwright_core::profile::Prior;
 use rollwright_core::queue::{Config as CoreConfig, Policy};
 use rollwright_core::quota::{QuotaLimit, Rate};
 use rollwright_core::resources::{InvalidUnits, UnitChoice, Units};
 use rollwright_crds::pool::{DockerMode, NumaPolicy};
 use rollwright_crds::queue::{
-    ActionProfile, ELASTIC, ExecMode, JobShare, PolicyType, SandboxTemplate, Unavailable,
+    ActionProfile, ExecMode, JobShare, PolicyType, SandboxTemplate, Unavailable,
 };
 use rollwright_crds::{ActionQueue, ByteSize, CommandLine, ResourcePool, TimeSpan};
 use rollwright_proto::v1 as pb;
@@ -178,18 +179,17 @@ fn job_id(queue: &ActionQueue, share: &JobShare, jobs: JobNames) -> Result<Strin
 }
 
 fn policy(of: &ActionQueue, queue: &str) -> Result<Policy, ManifestError> {
-    let unavailable = |what| ManifestError::Unavailable { queue: queue.to_owned(), what };
     let number = |field, value: Option<u32>| {
         let value = value.and_then(|value| u16::try_from(value).ok());
         let wrong = || ManifestError::PolicyNumber { queue: queue.to_owned(), field };
         value.filter(|value| (1..=4096).contains(value)).ok_or_else(wrong)
     };
     if let Some(what) = of.spec.unavailable() {
-        return Err(unavailable(what));
+        return Err(ManifestError::Unavailable { queue: queue.to_owned(), what });
     }
     let spec = &of.spec.policy;
     match spec.kind {
-        PolicyType::Elastic => Err(unavailable(ELASTIC)),
+        PolicyType::Elastic => Ok(Policy::Elastic),
         PolicyType::FixedDop => {
             Ok(Policy::FixedDop { dop: Units::cores(number("dop", spec.dop)?) })
         }
@@ -214,12 +214,6 @@ fn without_effect<'a>(
             note(cpu.numa_policy != NumaPolicy::default(), "ResourcePool", name, "numaPolicy");
             note(cpu.docker != DockerMode::default(), "ResourcePool", name, "docker");
         }
-    }
-    for profile in &queue.spec.profiles {
-        let name = profile.name.as_str();
-        note(profile.malleable, "profile", name, "malleable");
-        note(profile.serial_fraction.is_some(), "profile", name, "serialFraction");
-        note(profile.duration.is_some(), "profile", name, "duration");
     }
     let name = queue.metadata.name.as_deref().unwrap_or_default();
     note(queue.spec.policy.depth.is_some(), "ActionQueue", name, "policy.depth");
@@ -292,6 +286,11 @@ fn profile(queue: &str, spec: &ActionProfile, core: &CoreConfig) -> Result<Profi
         timeout: spec.timeout.duration(),
         queue_deadline: spec.queue_deadline.map(TimeSpan::duration),
         output_limit: spec.output_limit.bytes(),
+        prior: Prior {
+            seconds: spec.duration.map(|duration| duration.duration().as_secs_f64()),
+            serial: spec.serial_fraction,
+        },
+        malleable: spec.malleable,
     })
 }
 
@@ -391,7 +390,7 @@ spec: {quota: {limits: [{name: search, concurrency: 3, amount: 10, period: 1s}]}
   policy: {type: FixedDop, dop: 2}
   jobs: [{name: a, weight: 3}]
   templates: [{name: py, image: py:local, memory: 512Mi, pull: false, setup: [{shell: 'true'}], warm: 2}]
-  profiles: [{name: tests, cpuUnits: [1, 2], timeout: 30s, quota: {search: 1}}]
+  profiles: [{name: tests, cpuUnits: [1, 2], timeout: 30s, quota: {search: 1}, duration: 1m, serialFraction: 0.5, malleable: true}]
   results: {keepFor: 10m}
   limits: {maxWaiting: 7, maxTrajectories: 5, maxBufferedBytes: 1Mi}
 ",
@@ -405,6 +404,9 @@ spec: {quota: {limits: [{name: search, concurrency: 3, amount: 10, period: 1s}]}
         assert_eq!(config.templates["py"].spec.memory_bytes, 512 << 20);
         assert_eq!((config.templates["py"].warm, config.templates["py"].spec.setup.len()), (2, 1));
         assert_eq!(config.profiles["tests"].timeout.as_secs(), 30);
+        let prior = Prior { seconds: Some(60.0), serial: Some(0.5) };
+        assert_eq!(config.profiles["tests"].prior, prior);
+        assert!(config.profiles["tests"].malleable);
         assert!(config.profiles.contains_key(DEFAULT_PROFILE));
         assert_eq!(config.pools.into_iter().collect::<Vec<_>>(), ["cpu"]);
     }
@@ -425,10 +427,15 @@ spec: {quota: {limits: [{name: search, concurrency: 3, amount: 10, period: 1s}]}
     }
 
     #[test]
+    fn without_a_word_the_policy_is_elastic() {
+        for spec in ["  pools: [cpu]\n", "  pools: [cpu]\n  policy: {type: Elastic, depth: 2}\n"] {
+            assert_eq!(config(spec).unwrap().core.policy, Policy::Elastic);
+        }
+    }
+
+    #[test]
     fn what_cannot_be_is_refused_with_a_sentence() {
         for (spec, expected) in [
-            ("  pools: [cpu]\n", "use FixedDop or Static"),
-            ("  pools: [cpu]\n  policy: {type: Elastic}\n", "use FixedDop or Static"),
             (
                 "  pools: [cpu]\n  policy: {type: Static, cores: 1, ordering: TrajectoryAware}\n",
                 "use Fcfs",

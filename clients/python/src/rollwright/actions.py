@@ -164,6 +164,9 @@ def execute_body(
     cpu_units: Sequence[float],
     quota: Mapping[str, int] | None,
     output_limit: int | None,
+    expected_duration: float | None,
+    serial_fraction: float | None,
+    malleable: bool | None,
 ) -> dict[str, Any]:
     """`ExecuteRequest` as JSON."""
     program = {"shell": command} if isinstance(command, str) else {"argv": list(command)}
@@ -179,6 +182,9 @@ def execute_body(
             cpu_units=list(cpu_units),
             quota=dict(quota or {}),
             output_limit=output_limit,
+            expected_duration=expected_duration,
+            serial_fraction=serial_fraction,
+            malleable=malleable,
         ),
     }
 

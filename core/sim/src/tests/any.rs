@@ -14,8 +14,10 @@ fn any_workload() -> impl Strategy<Value = Vec<Trajectory>> {
     ]);
     let phase = prop_oneof![
         (0_u32..5).prop_map(|s| generate(f64::from(s))),
-        (units, 0_u32..9, 0_u32..3).prop_map(|(units, s, serial)| {
-            act_on(0, None, &units, f64::from(s), f64::from(serial) / 2.0)
+        (units, 0_u32..9, 0_u32..3, any::<bool>()).prop_map(|(units, s, serial, malleable)| {
+            let phase = act_on(0, None, &units, f64::from(s), f64::from(serial) / 2.0);
+            let Phase::Act(action) = phase else { return phase };
+            Phase::Act(Action { malleable, ..action })
         }),
         (0_usize..2, 0_u32..9).prop_map(|(service, s)| act_on(
             1,
@@ -53,7 +55,7 @@ proptest! {
     #[test]
     fn every_action_runs_once_and_within_the_capacity(
         workload in any_workload(),
-        policy in prop::sample::select(vec!["fixed:1", "fixed:4", "static:3", "static:4", "kubernetes:0.5:2", "kubernetes:3:8"]),
+        policy in prop::sample::select(vec!["elastic", "elastic-trajectory", "tangram", "fixed:1", "fixed:4", "static:3", "static:4", "kubernetes:0.5:2", "kubernetes:3:8"]),
     ) {
         let cluster = everything();
         let (report, records) = run(&cluster, &workload, policy);
@@ -68,9 +70,10 @@ proptest! {
         };
         for record in &records {
             prop_assert!(record.submitted <= record.started && record.started <= record.ended);
-            // Whoever runs beside it, at its start.
+            // Whoever runs beside it, at its start. What may be resized has other units by then.
             let beside = records.iter().filter(|other| {
-                action(other).pool == action(record).pool
+                !action(other).malleable
+                    && action(other).pool == action(record).pool
                     && other.started <= record.started && record.started < other.ended
             });
             let (units, calls) = beside.fold((0, 0), |(units, calls), other| (units + other.units, calls + 1));

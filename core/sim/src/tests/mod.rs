@@ -2,6 +2,7 @@
 #![expect(clippy::float_cmp, reason = "hand-computed times are exact")]
 
 mod any;
+mod elastic;
 mod fixed;
 mod pods;
 
@@ -157,7 +158,8 @@ fn policies_have_names() {
         "kubernetes:nan:1",
         "kubernetes:1:2:3",
     ] {
-        assert!(matches!(wrong.parse::<Policy>(), Err(UnknownPolicy::Unknown(_))), "{wrong}");
+        assert!(wrong.parse::<Policy>().is_err(), "{wrong}");
     }
-    assert!(matches!("elastic".parse::<Policy>(), Err(UnknownPolicy::NotYet(_))));
+    assert_eq!("elastic".parse(), Ok(Policy::Elastic));
+    assert_eq!("elastic-trajectory".parse(), Ok(Policy::ElasticTrajectory));
 }

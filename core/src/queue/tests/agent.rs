@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use crate::cpu::CoreSet;
 use crate::fault::{Fault, FaultKind};
 use crate::ids::{ActionId, TrajectoryId};
-use crate::queue::{End, NodeOrder, NodeReport};
+use crate::queue::{End, NodeOrder, NodeReport, Usage};
 use crate::resources::Units;
 
 /// An action as its sandbox's helper knows it.
@@ -17,6 +17,8 @@ pub(super) struct Known {
     pub(super) cores: CoreSet,
     /// `None` while it runs.
     pub(super) end: Option<(End, bool)>,
+    /// What it took, where it ended by itself.
+    pub(super) usage: Option<Usage>,
 }
 
 /// One node's agent.
@@ -37,9 +39,11 @@ impl Agent {
     pub(super) fn end(&mut self, action: &ActionId, end: End) {
         let Some(known) = self.actions.get_mut(action).filter(|k| k.end.is_none()) else { return };
         known.end = Some((end.clone(), false));
-        let attempt = known.attempt;
-        let report =
-            NodeReport::ActionEnded { action: action.clone(), attempt, end, not_started: false };
+        known.usage = (end == End::Finished)
+            .then_some(Usage { seconds: 1e-8 * f64::from(known.units.ceil()), cpu_seconds: None });
+        let (attempt, usage, not_started) = (known.attempt, known.usage, false);
+        let action = action.clone();
+        let report = NodeReport::ActionEnded { action, attempt, end, not_started, usage };
         self.outbox.push_back(report);
     }
 

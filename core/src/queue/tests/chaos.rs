@@ -31,7 +31,8 @@ enum Step {
     Pass(u64),
 }
 
-const UNITS: [&[f64]; 5] = [&[1.0], &[0.3], &[0.6, 1.0], &[2.0], &[1.0, 2.0, 4.0]];
+const UNITS: [&[f64]; 7] =
+    [&[1.0], &[0.3], &[0.6, 1.0], &[2.0], &[1.0, 2.0, 4.0], &[0.5, 1.0, 2.0], &[1.0, 2.0, 3.0]];
 const NODES: usize = 2;
 
 fn step() -> impl Strategy<Value = Step> {
@@ -98,6 +99,16 @@ fn config(policy: Policy) -> Config {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn elastic(steps in prop::collection::vec(step(), 0..200), shared_cores in 0u16..3) {
+        let config = Config { shared_cores, ..config(Policy::Elastic) };
+        let mut world = World::new(config, &[vec![2, 2], vec![3]]);
+        for step in &steps {
+            take(&mut world, step);
+        }
+        world.settle();
+    }
 
     #[test]
     fn fixed_dop(steps in prop::collection::vec(step(), 0..200), dop in 1u16..5, shared_cores in 0u16..3) {

@@ -2,6 +2,8 @@
 
 mod agent;
 mod chaos;
+mod elastic;
 mod rules;
 mod stuck;
+mod timed;
 mod world;

@@ -13,6 +13,11 @@ fn quota_of(concurrency: u32) -> Config {
     Config { quotas: BTreeMap::from([(quota(), limit)]), ..Config::default() }
 }
 
+/// First come, first served, on one core each.
+fn fixed() -> Config {
+    Config { policy: Policy::FixedDop { dop: Units::cores(1) }, ..Config::default() }
+}
+
 fn ready(config: Config, cores: u32, trajectories: usize) -> World {
     let mut world = World::new(config, &[vec![cores]]);
     world.link_up(0);
@@ -33,7 +38,7 @@ fn started(world: &World) -> Vec<String> {
 
 #[test]
 fn first_come_first_served_within_a_line() {
-    let mut world = ready(Config::default(), 2, 1);
+    let mut world = ready(fixed(), 2, 1);
     world.submit(0, 0, &[2.0], 0);
     world.submit(1, 0, &[2.0], 0);
     world.submit(2, 0, &[1.0], 0);
@@ -239,7 +244,7 @@ fn kept_cores_are_for_shares_alone() {
 
 #[test]
 fn those_behind_a_cancelled_action_move_up() {
-    let mut world = ready(Config::default(), 2, 1);
+    let mut world = ready(fixed(), 2, 1);
     world.submit(0, 0, &[1.0], 0);
     world.submit(1, 0, &[2.0], 0);
     world.submit(2, 0, &[1.0], 0);

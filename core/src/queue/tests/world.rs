@@ -8,9 +8,10 @@ use super::agent::{Agent, Known};
 use crate::cpu::CoreSet;
 use crate::fault::{Fault, FaultKind};
 use crate::ids::{ActionId, JobId, NodeId, PermitId, QuotaName, TrajectoryId};
+use crate::profile::Prior;
 use crate::queue::{
-    AcquirePermit, Command, Config, End, Event, LiveAction, NodeOrder, NodeReport, NodeUp,
-    OpenTrajectory, Outcome, Placed, Policy, Queue, SubmitAction,
+    AcquirePermit, Command, Config, End, Event, Foresight, LiveAction, NodeOrder, NodeReport,
+    NodeUp, OpenTrajectory, Outcome, Placed, Policy, Queue, SubmitAction,
 };
 use crate::resources::{Cost, UnitChoice};
 use crate::time::Time;
@@ -42,6 +43,7 @@ struct Accepted {
     trajectory: TrajectoryId,
     cost: Cost,
     submitted: Time,
+    foresight: Foresight,
 }
 
 pub(super) struct World {
@@ -163,10 +165,20 @@ impl World {
         let quota = (with_quota > 0).then(|| (quota(), with_quota)).into_iter().collect();
         let cost = Cost { cpu: UnitChoice::from_f64(units).unwrap(), quota };
         let submitted = Time::from_nanos(self.now);
+        // Some of each sort: lengths that are learned, and lengths that are said.
+        let said = Prior { seconds: a.is_multiple_of(3).then_some(1e-8 * a as f64), serial: None };
+        let profile = if a.is_multiple_of(2) { "even" } else { "odd" };
+        let foresight = Foresight {
+            profile: profile.into(),
+            said,
+            malleable: a % 4 > 1,
+            ..Foresight::default()
+        };
         self.accepted.entry(id.clone()).or_insert_with(|| Accepted {
             trajectory: trajectory(t),
             cost: cost.clone(),
             submitted,
+            foresight: foresight.clone(),
         });
         self.send(Event::Submit(SubmitAction {
             action: id,
@@ -174,6 +186,7 @@ impl World {
             cost,
             start_by: None,
             submitted: None,
+            foresight,
         }))
     }
 
@@ -205,6 +218,7 @@ impl World {
                     attempt: known.attempt,
                     end: end.clone(),
                     not_started: *not_started,
+                    usage: known.usage,
                 });
             }
         }
@@ -278,13 +292,17 @@ impl World {
                         attempt,
                         end: end.clone(),
                         not_started: *not_started,
+                        usage: None,
                     },
                 };
                 agent.outbox.push_back(report);
-                agent.actions.insert(action, Known { attempt, trajectory, units, cores, end });
+                agent
+                    .actions
+                    .insert(action, Known { attempt, trajectory, units, cores, end, usage: None });
             }
-            NodeOrder::Resize { action, cores, .. } => {
+            NodeOrder::Resize { action, units, cores } => {
                 if let Some(known) = agent.actions.get_mut(&action) {
+                    known.units = units;
                     known.cores = cores;
                 }
             }
@@ -372,6 +390,7 @@ impl World {
                 cost: accepted.cost,
                 start_by: None,
                 submitted: Some(accepted.submitted),
+                foresight: accepted.foresight,
             }));
             // Its trajectory was closed before the crash: the store ends it.
             if commands.iter().any(|c| matches!(c, Command::ActionRefused { .. })) {

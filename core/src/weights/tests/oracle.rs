@@ -84,7 +84,8 @@ impl World {
         if self.config.strategy == Strategy::Pause {
             assert!(!(old && new), "two versions take requests");
         }
-        let reserved = self.engines.values().filter(|engine| engine.reserved).count();
+        // One that is taken out of service is on its way to be updated.
+        let reserved = self.engines.values().filter(|e| e.reserved && e.open).count();
         assert!(reserved <= self.config.evaluation_workers as usize);
         let versions: BTreeSet<Version> = self.pins.values().copied().collect();
         for version in versions {

@@ -1,6 +1,7 @@
 //! `make bench`: the figures of one machine, each beside its baseline in the same run.
 
 mod decision;
+mod elastic;
 mod idle;
 mod isolation;
 mod load;
@@ -30,6 +31,8 @@ struct Cli {
 enum What {
     /// Time of one decision of the core.
     Decision,
+    /// Completion times of real test suites, against every fixed degree (two minutes).
+    Elastic,
     /// Overhead of a no-op action against `docker update` + `docker exec`.
     Overhead,
     /// CPU and memory of queue and agent while sandboxes are open and idle.
@@ -50,6 +53,9 @@ async fn main() -> anyhow::Result<()> {
     let mut rows = Vec::new();
     if wanted(What::Decision) {
         rows.extend(decision::measure()?);
+    }
+    if wanted(What::Elastic) {
+        rows.extend(elastic::measure().await?);
     }
     if wanted(What::Overhead) {
         let fewer = cli.rounds.div_ceil(16);

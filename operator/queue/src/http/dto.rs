@@ -53,6 +53,9 @@ pub(super) struct Execute {
     queue_deadline: Option<Span>,
     #[serde(default)]
     output_limit: u64,
+    expected_duration: Option<Span>,
+    serial_fraction: Option<f64>,
+    malleable: Option<bool>,
 }
 
 #[derive(Deserialize)]
@@ -124,6 +127,9 @@ impl Execute {
             timeout: self.timeout.map(|span| span.0),
             queue_deadline: self.queue_deadline.map(|span| span.0),
             output_limit: self.output_limit,
+            expected_duration: self.expected_duration.map(|span| span.0),
+            serial_fraction: self.serial_fraction,
+            malleable: self.malleable,
         })
     }
 }

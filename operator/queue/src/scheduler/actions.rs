@@ -6,7 +6,7 @@ use pb::action_event::Event as Happened;
 use prometheus::Histogram;
 use rollwright_core::fault::Fault;
 use rollwright_core::ids::{ActionId, JobId, NodeId, TrajectoryId};
-use rollwright_core::queue::{Event, SubmitAction};
+use rollwright_core::queue::{Event, Foresight, SubmitAction};
 use rollwright_core::resources::Cost;
 use rollwright_core::time::Time;
 use rollwright_proto::v1 as pb;
@@ -218,7 +218,10 @@ impl Scheduler {
         submitted: Option<Time>,
     ) -> Result<(), Fault> {
         let mut start_by = None;
+        let mut foresight = Foresight::default();
         if let Some(request) = &action.request {
+            let profile = action.profile.as_ref().map(|entry| &entry.profile);
+            foresight = convert::foresight(request, profile);
             let deadline = convert::duration("queue_deadline", request.queue_deadline.as_ref())?;
             start_by = deadline.map(|after| action.submitted + after);
             action.output_cap = request.output_limit.saturating_mul(2).saturating_add(64 << 10);
@@ -229,6 +232,7 @@ impl Scheduler {
             cost,
             start_by,
             submitted,
+            foresight,
         }));
         self.budget.add(action.bytes);
         self.actions.insert(id.clone(), action);

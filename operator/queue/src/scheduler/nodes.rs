@@ -213,6 +213,7 @@ impl Scheduler {
             }
             None => End::Failed(unnamed()),
         };
+        let usage = ended.end.as_ref().and_then(convert::usage);
         let here = self.is_on(&id, node);
         if let Some(action) = self.actions.get_mut(&id).filter(|_| here)
             && action.ended.is_none()
@@ -223,12 +224,8 @@ impl Scheduler {
             action.report = (!ended.not_started).then_some((ended.attempt, details));
             action.node = Some(node.clone());
         }
-        Ok(NodeReport::ActionEnded {
-            action: id,
-            attempt: ended.attempt,
-            end,
-            not_started: ended.not_started,
-        })
+        let (attempt, not_started) = (ended.attempt, ended.not_started);
+        Ok(NodeReport::ActionEnded { action: id, attempt, end, not_started, usage })
     }
 
     /// True when an action's sandbox is on this node: others have no say in it.
@@ -274,8 +271,9 @@ impl Scheduler {
                     let message = "what to run was lost when the queue was restarted";
                     let fault = infrastructure("RequestLost", message);
                     let end = End::Failed(fault);
+                    let (not_started, usage) = (false, None);
                     let report =
-                        NodeReport::ActionEnded { action, attempt, end, not_started: false };
+                        NodeReport::ActionEnded { action, attempt, end, not_started, usage };
                     self.events.push(Event::Report { node: node.clone(), epoch, report });
                 }
             }

@@ -136,13 +136,18 @@ class AsyncActionClient:
         cpu_units: Sequence[float] = (),
         quota: Mapping[str, int] | None = None,
         output_limit: int | None = None,
+        expected_duration: float | None = None,
+        serial_fraction: float | None = None,
+        malleable: bool | None = None,
     ) -> Result:
         """Runs an action to its end; a string is run by `/bin/sh -c`.
 
-        What is left out is the action profile's to say. `timeout` bounds the seconds that it
-        runs, `queue_deadline` those that it waits, `output_limit` the bytes kept of each of
-        head and tail. A dropped connection attaches to the same action again. Interrupting the
-        call cancels the action.
+        What is left out is the action profile's to say. `timeout` bounds the seconds that it runs,
+        `queue_deadline` those that it waits, `output_limit` the bytes kept of each of head and
+        tail. `expected_duration` and `serial_fraction` say of this very action how many seconds it
+        runs on one core and which part of them more cores do not shorten; else that is learned. A
+        `malleable` one may be given other cores while it runs. A dropped connection attaches to the
+        same action again. Interrupting the call cancels the action.
         """
         action_id = action_id or new_id()
         body = actions.execute_body(
@@ -158,6 +163,9 @@ class AsyncActionClient:
             cpu_units=cpu_units,
             quota=quota,
             output_limit=output_limit,
+            expected_duration=expected_duration,
+            serial_fraction=serial_fraction,
+            malleable=malleable,
         )
         try:
             log = await self._attend(action_id, body)

@@ -103,6 +103,9 @@ class AsyncSandbox:
         cpu_units: Sequence[float] = (),
         quota: Mapping[str, int] | None = None,
         output_limit: int | None = None,
+        expected_duration: float | None = None,
+        serial_fraction: float | None = None,
+        malleable: bool | None = None,
     ) -> Result:
         """Runs an action in it: see the client's `execute`."""
         return await self._client.execute(
@@ -118,6 +121,9 @@ class AsyncSandbox:
             cpu_units=cpu_units,
             quota=quota,
             output_limit=output_limit,
+            expected_duration=expected_duration,
+            serial_fraction=serial_fraction,
+            malleable=malleable,
         )
 
     async def read_file(self, path: str) -> bytes:

@@ -104,6 +104,9 @@ class Sandbox:
         cpu_units: Sequence[float] = (),
         quota: Mapping[str, int] | None = None,
         output_limit: int | None = None,
+        expected_duration: float | None = None,
+        serial_fraction: float | None = None,
+        malleable: bool | None = None,
     ) -> Result:
         """Runs an action in it: see the client's `execute`."""
         return self._client.execute(
@@ -119,6 +122,9 @@ class Sandbox:
             cpu_units=cpu_units,
             quota=quota,
             output_limit=output_limit,
+            expected_duration=expected_duration,
+            serial_fraction=serial_fraction,
+            malleable=malleable,
         )
 
     def read_file(self, path: str) -> bytes:

@@ -1,0 +1,242 @@
+//! Carries out the commands of the core: every order within its limit, every result verified.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rollwright_core::fault::{Fault, FaultKind};
+use rollwright_core::gpu::{Command, EngineId, Event, Order, OrderId, Proof, Trouble};
+use rollwright_core::ids::ActionId;
+use tokio::sync::mpsc;
+use tokio::task::{AbortHandle, JoinError, JoinSet};
+
+use super::backend::{Backend, Caller, Device};
+
+/// Between two looks at memory that has not followed yet: an engine gives it back shortly
+/// after its call has returned.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// How long memory may take to follow.
+const FOLLOWS_IN: Duration = Duration::from_secs(2);
+
+/// Carries out commands for one node. Events are sent in the order in which things end; the
+/// core knows by their numbers which are void.
+pub struct Driver {
+    backend: Arc<dyn Backend>,
+    device: Arc<dyn Device>,
+    caller: Arc<dyn Caller>,
+    /// Orders that are being carried out, one an engine.
+    orders: BTreeMap<EngineId, (OrderId, AbortHandle)>,
+    /// Actions that run, and where.
+    calls: BTreeMap<ActionId, (EngineId, AbortHandle)>,
+    tasks: JoinSet<Done>,
+}
+
+/// What a task leaves.
+enum Done {
+    Order(EngineId, OrderId, Event),
+    Call(ActionId, EngineId, Result<(), Fault>),
+}
+
+impl std::fmt::Debug for Driver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut shown = f.debug_struct("Driver");
+        shown.field("orders", &self.orders).field("calls", &self.calls).finish_non_exhaustive()
+    }
+}
+
+impl Driver {
+    /// A driver that has nothing to do.
+    pub fn new(
+        backend: Arc<dyn Backend>,
+        device: Arc<dyn Device>,
+        caller: Arc<dyn Caller>,
+    ) -> Self {
+        let (orders, calls, tasks) = (BTreeMap::new(), BTreeMap::new(), JoinSet::new());
+        Self { backend, device, caller, orders, calls, tasks }
+    }
+
+    /// Works until there are no more commands, or nobody takes events. What is under way is
+    /// then dropped; engines stay as they are.
+    pub async fn run(mut self, mut commands: mpsc::Receiver<Command>, events: mpsc::Sender<Event>) {
+        loop {
+            let event = tokio::select! {
+                command = commands.recv() => match command {
+                    Some(command) => self.obey(command),
+                    None => return,
+                },
+                Some(done) = self.tasks.join_next() => self.done(done),
+            };
+            if let Some(event) = event
+                && events.send(event).await.is_err()
+            {
+                return;
+            }
+        }
+    }
+
+    fn obey(&mut self, command: Command) -> Option<Event> {
+        match command {
+            Command::Restore { engine, order, chunk, kind, launch, limit, .. } => {
+                let (backend, device) = (Arc::clone(&self.backend), Arc::clone(&self.device));
+                self.order(engine, order, async move {
+                    let what = if launch { Order::Launch } else { Order::Wake };
+                    let restored = async {
+                        if launch {
+                            backend.launch(engine, kind, chunk).await?;
+                        } else {
+                            backend.wake(engine).await?;
+                        }
+                        prove(&*backend, &*device, engine).await
+                    };
+                    Event::Restored(engine, order, within(limit, what, restored).await)
+                });
+            }
+            Command::Evict { engine, order, residue, limit, .. } => {
+                let (backend, device) = (Arc::clone(&self.backend), Arc::clone(&self.device));
+                self.order(engine, order, async move {
+                    let evicted = evict(&*backend, &*device, engine, residue);
+                    Event::Evicted(engine, order, within(limit, Order::Evict, evicted).await)
+                });
+            }
+            Command::Stop { engine, order, limit, .. } => self.stop(engine, order, limit),
+            Command::Run { action, engine, .. } => self.call(action, engine),
+            Command::Cancel { action, engine, .. } => {
+                let Some((_, call)) = self.calls.get(&action) else {
+                    let result = Err(cancelled());
+                    return Some(Event::Finished { action, engine, result });
+                };
+                // Its end is reported when the call is dropped.
+                call.abort();
+            }
+            // Between the core and its callers.
+            Command::Ended { .. } | Command::Drained(_) => {}
+        }
+        None
+    }
+
+    /// Begins an order; what was ordered of the engine before is dropped.
+    fn order(
+        &mut self,
+        engine: EngineId,
+        order: OrderId,
+        work: impl Future<Output = Event> + Send + 'static,
+    ) {
+        let task = self.tasks.spawn(async move { Done::Order(engine, order, work.await) });
+        if let Some((_, before)) = self.orders.insert(engine, (order, task)) {
+            before.abort();
+        }
+    }
+
+    /// Ends an engine; what was ordered before, and what runs there, is dropped first.
+    fn stop(&mut self, engine: EngineId, order: OrderId, limit: Duration) {
+        self.calls.retain(|_, (on, call)| {
+            let stays = *on != engine;
+            if !stays {
+                call.abort();
+            }
+            stays
+        });
+        let (backend, device) = (Arc::clone(&self.backend), Arc::clone(&self.device));
+        self.order(engine, order, async move {
+            let stopped = async {
+                backend.stop(engine).await?;
+                settled(&*device, engine, 0).await
+            };
+            Event::Stopped(engine, order, within(limit, Order::Stop, stopped).await)
+        });
+    }
+
+    fn call(&mut self, action: ActionId, engine: EngineId) {
+        if self.calls.contains_key(&action) {
+            return;
+        }
+        let (backend, caller) = (Arc::clone(&self.backend), Arc::clone(&self.caller));
+        let id = action.clone();
+        let call = tokio::spawn(async move {
+            let Some(address) = backend.address(engine).await else {
+                let message = "the engine of the reward service is gone";
+                return Err(Fault::new(FaultKind::Infrastructure, "EngineGone", message));
+            };
+            caller.call(&id, &address).await
+        });
+        self.calls.insert(action.clone(), (engine, call.abort_handle()));
+        self.tasks.spawn(async move {
+            let result = call.await.unwrap_or_else(|error| Err(broken(&error)));
+            Done::Call(action, engine, result)
+        });
+    }
+
+    fn done(&mut self, done: Result<Done, JoinError>) -> Option<Event> {
+        match done {
+            Ok(Done::Order(engine, order, event)) => {
+                if self.orders.get(&engine).is_some_and(|(last, _)| *last == order) {
+                    self.orders.remove(&engine);
+                }
+                Some(event)
+            }
+            Ok(Done::Call(action, engine, result)) => {
+                // One whose engine was ended has been reported by that.
+                self.calls.remove(&action)?;
+                Some(Event::Finished { action, engine, result })
+            }
+            // An order that a later one replaced.
+            Err(_) => None,
+        }
+    }
+}
+
+fn cancelled() -> Fault {
+    Fault::new(FaultKind::Cancelled, "Cancelled", "the call was cancelled")
+}
+
+fn broken(error: &JoinError) -> Fault {
+    if error.is_cancelled() {
+        return cancelled();
+    }
+    let message = format!("the call of the reward service failed inside the agent: {error}");
+    Fault::new(FaultKind::Infrastructure, "AgentFailed", message)
+}
+
+async fn within<T>(
+    limit: Duration,
+    what: Order,
+    order: impl Future<Output = Result<T, Trouble>>,
+) -> Result<T, Trouble> {
+    tokio::time::timeout(limit, order).await.unwrap_or(Err(Trouble::TimedOut(what)))
+}
+
+/// The three means by which an engine is believed to be resident.
+async fn prove(
+    backend: &dyn Backend,
+    device: &dyn Device,
+    engine: EngineId,
+) -> Result<Proof, Trouble> {
+    let asleep = backend.is_asleep(engine).await?;
+    let held = device.held(engine).await?;
+    let answers = !asleep && backend.probe(engine).await?;
+    Ok(Proof { asleep, held, answers })
+}
+
+async fn evict(
+    backend: &dyn Backend,
+    device: &dyn Device,
+    engine: EngineId,
+    residue: u64,
+) -> Result<Proof, Trouble> {
+    backend.evict(engine).await?;
+    let asleep = backend.is_asleep(engine).await?;
+    let held = settled(device, engine, residue).await?;
+    Ok(Proof { asleep, held, answers: false })
+}
+
+/// What an engine holds when it is at most `enough`, or after the time that memory may take.
+async fn settled(device: &dyn Device, engine: EngineId, enough: u64) -> Result<u64, Trouble> {
+    let until = tokio::time::Instant::now() + FOLLOWS_IN;
+    loop {
+        let held = device.held(engine).await?;
+        if held <= enough || tokio::time::Instant::now() >= until {
+            return Ok(held);
+        }
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
+}

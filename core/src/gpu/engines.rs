@@ -1,0 +1,301 @@
+//! The life of an engine: orders, what their reports prove, and failures.
+
+use std::time::Duration;
+
+use super::Phase;
+use super::chunks::{EngineId, Kind, Place, Tenant};
+use super::command::Command;
+use super::event::OrderId;
+use super::pool::{Ailing, Engine, Pool, State, Timer};
+use super::proof::{Order, Proof, Trouble};
+use crate::time::Time;
+
+impl Pool {
+    /// Keeps a place for an engine, and orders away what is in its way.
+    pub(super) fn reserve(&mut self, kind: Kind, place: Place, now: Time) {
+        let engine = if let Some(asleep) = place.asleep {
+            asleep
+        } else {
+            self.last_engine += 1;
+            EngineId(self.last_engine)
+        };
+        let launch = place.asleep.is_none();
+        self.put(engine, kind, place.chunk, State::Reserved { launch }, now);
+        for victim in place.evict {
+            self.evict(victim, now);
+        }
+        for victim in place.stop {
+            self.stop(victim, false, now);
+        }
+        self.restore_if_clear(engine, now);
+    }
+
+    /// Enters an engine into the books, or changes its state there.
+    pub(super) fn put(
+        &mut self,
+        id: EngineId,
+        kind: Kind,
+        chunk: super::Chunk,
+        state: State,
+        now: Time,
+    ) {
+        let engine = self.engines.entry(id).or_insert_with(|| Engine {
+            kind,
+            chunk,
+            state,
+            order: OrderId(0),
+            since: now,
+            running: std::collections::BTreeMap::new(),
+            stops: 0,
+        });
+        engine.state = state;
+        if self.chunks.get(id).is_none() {
+            let residue = self.footprint(kind).map_or(0, |footprint| footprint.residue);
+            let most = self.service(kind).map_or(0, |service| service.pinned);
+            let of_kind = self.engines.iter().filter(|(_, engine)| engine.kind == kind);
+            let has = of_kind.filter(|(id, _)| self.chunks.get(**id).is_some_and(|t| t.pinned));
+            let pinned = has.count() < most;
+            let (awake, busy) = (false, true);
+            let tenant = Tenant { kind, chunk, bytes: 0, residue, awake, busy, pinned, used: now };
+            self.chunks.insert(id, tenant);
+        }
+        self.settle(id);
+    }
+
+    /// Brings the books of the chunks in line with an engine's state.
+    pub(super) fn settle(&mut self, id: EngineId) {
+        let Some(engine) = self.engines.get(&id) else { return };
+        let Some(footprint) = self.footprint(engine.kind) else { return };
+        let (state, executing) = (engine.state, !engine.running.is_empty());
+        let Some(tenant) = self.chunks.get_mut(id) else { return };
+        (tenant.bytes, tenant.awake, tenant.busy) = match state {
+            State::Reserved { launch: true } => (0, false, true),
+            State::Reserved { launch: false } => (footprint.residue, false, true),
+            State::Asleep => (footprint.residue, false, false),
+            State::Resident => (footprint.device, true, executing),
+            // Until it is proven otherwise, it has all that it may have.
+            State::Restoring { .. } | State::Evicting | State::Leaving { .. } => {
+                (footprint.device, true, true)
+            }
+        };
+    }
+
+    /// Restores an engine that waits for its place, once nothing is in its way.
+    pub(super) fn restore_if_clear(&mut self, id: EngineId, now: Time) {
+        let Some(engine) = self.engines.get(&id) else { return };
+        let State::Reserved { launch } = engine.state else { return };
+        let (kind, chunk) = (engine.kind, engine.chunk);
+        let Some(footprint) = self.footprint(kind) else { return };
+        if !self.chunks.fits(id, chunk, footprint.device) {
+            return;
+        }
+        let what = if launch { Order::Launch } else { Order::Wake };
+        let (order, limit) = self.order(id, State::Restoring { launch }, what, now);
+        if launch {
+            self.stats.launches += 1;
+        } else {
+            self.stats.wakes += 1;
+        }
+        let node = self.node_of(chunk);
+        let engine = id;
+        self.out.push(Command::Restore { engine, order, node, chunk, kind, launch, limit });
+    }
+
+    pub(super) fn evict(&mut self, id: EngineId, now: Time) {
+        let Some(engine) = self.engines.get(&id) else { return };
+        let node = self.node_of(engine.chunk);
+        let residue = self.footprint(engine.kind).map_or(0, |footprint| footprint.residue);
+        let (order, limit) = self.order(id, State::Evicting, Order::Evict, now);
+        self.stats.evictions += 1;
+        self.out.push(Command::Evict { engine: id, order, node, residue, limit });
+    }
+
+    /// Ends an engine. Its GPUs are in use until it is gone.
+    pub(super) fn stop(&mut self, id: EngineId, failed: bool, now: Time) {
+        let Some(engine) = self.engines.get_mut(&id) else { return };
+        engine.stops = engine.stops.saturating_add(1);
+        engine.running.clear();
+        let node = self.nodes[engine.chunk.node].name.clone();
+        let (order, limit) = self.order(id, State::Leaving { failed }, Order::Stop, now);
+        self.out.push(Command::Stop { engine: id, order, node, limit });
+    }
+
+    pub(super) fn restored(
+        &mut self,
+        id: EngineId,
+        order: OrderId,
+        result: Result<Proof, Trouble>,
+        now: Time,
+    ) {
+        let Some(engine) = self.engines.get(&id).filter(|engine| engine.order == order) else {
+            return;
+        };
+        let State::Restoring { launch } = engine.state else { return };
+        let (kind, took) = (engine.kind, now.since(engine.since));
+        let Some(footprint) = self.footprint(kind) else { return };
+        match result.and_then(|proof| proof.resident(&footprint)) {
+            Ok(()) => {
+                let phase = if launch { Phase::Launch } else { Phase::Wake };
+                self.learned.measured(kind, phase, took);
+                self.become_resident(id, now);
+            }
+            Err(trouble) => self.broke(id, &trouble, now),
+        }
+    }
+
+    pub(super) fn become_resident(&mut self, id: EngineId, now: Time) {
+        let Some(engine) = self.engines.get_mut(&id) else { return };
+        engine.state = State::Resident;
+        self.ailing.remove(&engine.kind);
+        self.settle(id);
+        if let Some(tenant) = self.chunks.get_mut(id) {
+            tenant.used = now;
+        }
+    }
+
+    pub(super) fn evicted(
+        &mut self,
+        id: EngineId,
+        order: OrderId,
+        result: Result<Proof, Trouble>,
+        now: Time,
+    ) {
+        let current =
+            |engine: &&mut Engine| engine.order == order && engine.state == State::Evicting;
+        let Some(engine) = self.engines.get_mut(&id).filter(current) else { return };
+        let (kind, took) = (engine.kind, now.since(engine.since));
+        let Some(footprint) = self.footprint(kind) else { return };
+        match result.and_then(|proof| proof.evicted(&footprint)) {
+            Ok(()) => {
+                self.learned.measured(kind, Phase::Evict, took);
+                if let Some(engine) = self.engines.get_mut(&id) {
+                    engine.state = State::Asleep;
+                }
+                self.settle(id);
+            }
+            Err(trouble) => self.broke(id, &trouble, now),
+        }
+    }
+
+    pub(super) fn stopped(
+        &mut self,
+        id: EngineId,
+        order: OrderId,
+        result: &Result<u64, Trouble>,
+        now: Time,
+    ) {
+        let current = |engine: &&Engine| {
+            engine.order == order && matches!(engine.state, State::Leaving { .. })
+        };
+        let Some(engine) = self.engines.get(&id).filter(current) else { return };
+        if *result == Ok(0) {
+            self.forget(id);
+            return;
+        }
+        // Whoever waits for these GPUs is better off elsewhere.
+        let (chunk, at) = (engine.chunk, now + self.config.backoff.after(engine.stops));
+        self.release_reserved(|other| other.chunk.overlaps(chunk));
+        self.timers.insert((at, Timer::Order(id, order)));
+    }
+
+    /// An engine cannot be relied on: what runs on it has failed, and it is ended.
+    pub(super) fn broke(&mut self, id: EngineId, trouble: &Trouble, now: Time) {
+        let leaving = |engine: &Engine| matches!(engine.state, State::Leaving { .. });
+        if self.engines.get(&id).is_some_and(|engine| !leaving(engine)) {
+            self.condemn(id, trouble, now);
+            self.stop(id, true, now);
+        }
+    }
+
+    /// Ends what runs on an engine, and leaves its service alone for a while.
+    pub(super) fn condemn(&mut self, id: EngineId, trouble: &Trouble, now: Time) {
+        let Some(engine) = self.engines.get_mut(&id) else { return };
+        let (kind, chunk) = (engine.kind, engine.chunk);
+        let running = std::mem::take(&mut engine.running);
+        let name = self.service(kind).map_or("", |service| &service.name);
+        let fault = trouble.fault(name, self.nodes[chunk.node].name.as_str(), chunk);
+        for action in running.into_keys() {
+            if self.is_on(&action, id) {
+                self.end(&action, Err(fault.clone()));
+            }
+        }
+        let times = self.ailing.get(&kind).map_or(0, |ailing| ailing.times).saturating_add(1);
+        let until = now + self.config.backoff.after(times);
+        self.ailing.insert(kind, Ailing { times, until, last: fault });
+        self.timers.insert((until, Timer::Retry(kind)));
+        self.stats.failures += 1;
+    }
+
+    /// No report of an order came, or an engine is to be ended once more.
+    pub(super) fn overdue(&mut self, id: EngineId, order: OrderId, now: Time) {
+        let Some(engine) = self.engines.get(&id).filter(|engine| engine.order == order) else {
+            return;
+        };
+        if !self.nodes[engine.chunk.node].up {
+            // When its agent is back, it says what became of it.
+            return;
+        }
+        match engine.state {
+            State::Restoring { launch: true } => {
+                self.broke(id, &Trouble::TimedOut(Order::Launch), now);
+            }
+            State::Restoring { launch: false } => {
+                self.broke(id, &Trouble::TimedOut(Order::Wake), now);
+            }
+            State::Evicting => self.broke(id, &Trouble::TimedOut(Order::Evict), now),
+            State::Leaving { failed } => self.stop(id, failed, now),
+            State::Reserved { .. } | State::Resident | State::Asleep => {}
+        }
+    }
+
+    /// Gives up places that were kept for engines, where `which` says so.
+    pub(super) fn release_reserved(&mut self, which: impl Fn(&Engine) -> bool) {
+        let reserved: Vec<(EngineId, bool)> = self
+            .engines
+            .iter()
+            .filter(|(_, engine)| which(engine))
+            .filter_map(|(id, engine)| match engine.state {
+                State::Reserved { launch } => Some((*id, launch)),
+                _ => None,
+            })
+            .collect();
+        for (id, launch) in reserved {
+            if launch {
+                self.forget(id);
+            } else if let Some(engine) = self.engines.get_mut(&id) {
+                engine.state = State::Asleep;
+                self.settle(id);
+            }
+        }
+    }
+
+    pub(super) fn forget(&mut self, id: EngineId) {
+        self.engines.remove(&id);
+        self.chunks.remove(id);
+    }
+
+    /// Numbers an order, and watches it.
+    fn order(&mut self, id: EngineId, state: State, what: Order, now: Time) -> (OrderId, Duration) {
+        self.last_order += 1;
+        let order = OrderId(self.last_order);
+        let Some(engine) = self.engines.get_mut(&id) else { return (order, Duration::ZERO) };
+        (engine.state, engine.order, engine.since) = (state, order, now);
+        let kind = engine.kind;
+        self.settle(id);
+        let limits = self.service(kind).map_or_else(Default::default, |service| service.limits);
+        let limit = match what {
+            Order::Launch => limits.launch,
+            Order::Wake => limits.wake,
+            Order::Evict => limits.evict,
+            Order::Stop => limits.stop,
+        };
+        self.watch(id, order, limit, now);
+        (order, limit)
+    }
+
+    /// Sees to it that an order whose report does not come is not waited for without end.
+    pub(super) fn watch(&mut self, id: EngineId, order: OrderId, limit: Duration, now: Time) {
+        let at = now + limit + self.config.grace;
+        self.timers.insert((at, Timer::Order(id, order)));
+    }
+}

@@ -1,0 +1,45 @@
+//! Reward services on few GPUs, by evict-on-execution (ARL-Tangram 5.3).
+//!
+//! Many services share a pool. Each engine sits asleep on the aligned chunk of GPUs that it
+//! was launched on ([`Chunk`]); one that is needed is woken, after the least recently used of
+//! those in its way were put to sleep ([`Chunks`]). A service at another degree is another
+//! resident. [`Pool`] is the state machine over all of it: events in, commands out.
+//!
+//! - **Belief.** Nothing counts as done because a call returned: an engine is resident, or its
+//!   memory free, when the engine says so, the device's account says so, and a request was
+//!   answered ([`Proof`]). What cannot be shown is in [`Trouble`]: the engine is ended, and
+//!   its GPUs are given to nobody until it is gone.
+//! - **Execution.** One engine at a time is busy on a GPU; actions that wait for the same
+//!   service at the same degree run together on one engine up to the service's batch.
+//! - **Order.** First come first served, except that nobody waits behind one that could not
+//!   use what is free anyway: an action that cannot start claims one chunk, and none that came
+//!   later is started there.
+//! - **Memory.** Of the device, with what sleeping engines keep; and of the node, which
+//!   engines hold as long as they live.
+//!
+//! Unlike the paper, which deploys every service on every feasible group of GPUs at the
+//! beginning, engines are launched when actions wait long enough to be worth it.
+
+mod actions;
+mod chunk;
+mod chunks;
+mod command;
+mod config;
+mod dispatch;
+mod engines;
+mod event;
+mod learned;
+mod nodes;
+mod pool;
+mod proof;
+#[cfg(test)]
+mod tests;
+
+pub use chunk::{Chunk, Degree, InvalidDegree, MOST_GPUS};
+pub use chunks::{Barred, Chunks, EngineId, Kind, Place, ServiceIndex, Tenant};
+pub use command::Command;
+pub use config::{Config, Footprint, Limits, Service};
+pub use event::{Adopted, Event, Node, OrderId};
+pub use learned::Phase;
+pub use pool::{EngineView, Pool, Residency, Stats};
+pub use proof::{Order, Proof, Trouble};

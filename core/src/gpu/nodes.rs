@@ -1,0 +1,205 @@
+//! Nodes that come, go, are drained, and lose GPUs.
+
+use std::collections::BTreeMap;
+
+use super::Chunk;
+use super::chunks::EngineId;
+use super::command::Command;
+use super::event::{Adopted, Node};
+use super::pool::{Home, Pool, State};
+use super::proof::Trouble;
+use crate::ids::{ActionId, NodeId};
+use crate::time::Time;
+
+impl Pool {
+    /// An agent says what it has. What it does not name is gone, what the pool does not know
+    /// is taken over where it was verified, and ended where not.
+    pub(super) fn joined(&mut self, node: Node, now: Time) {
+        let index = self.enter(&node);
+        self.release_reserved(|engine| engine.chunk.node == index);
+        let mut found: BTreeMap<EngineId, Adopted> =
+            node.engines.into_iter().map(|adopted| (adopted.engine, adopted)).collect();
+        // Numbers that an earlier queue gave are not given again.
+        for adopted in found.values() {
+            self.last_engine = self.last_engine.max(adopted.engine.0);
+            self.last_order = adopted.order.map_or(0, |order| order.0).max(self.last_order);
+        }
+        let known: Vec<EngineId> = self
+            .engines
+            .iter()
+            .filter(|(_, engine)| engine.chunk.node == index)
+            .map(|(id, _)| *id)
+            .collect();
+        for id in known {
+            if let Some(adopted) = found.remove(&id) {
+                self.compare(id, &adopted, now);
+            } else {
+                self.condemn(id, &Trouble::AgentLost, now);
+                self.forget(id);
+            }
+        }
+        for (id, adopted) in found {
+            self.adopt(id, index, &adopted, now);
+        }
+    }
+
+    pub(super) fn left(&mut self, name: &NodeId) {
+        if let Some(home) = self.home(name) {
+            self.nodes[home].up = false;
+        }
+    }
+
+    /// What is restored or idle there goes at once, what executes when it has ended.
+    pub(super) fn drain(&mut self, name: &NodeId, on: bool, now: Time) {
+        let Some(index) = self.home(name) else { return };
+        let home = &mut self.nodes[index];
+        (home.draining, home.drained) = (on, home.drained && on);
+        if !on {
+            return;
+        }
+        self.release_reserved(|engine| engine.chunk.node == index);
+        let restoring: Vec<EngineId> = self
+            .engines
+            .iter()
+            .filter(|(_, engine)| engine.chunk.node == index)
+            .filter(|(_, engine)| matches!(engine.state, State::Restoring { .. }))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in restoring {
+            self.stop(id, false, now);
+        }
+    }
+
+    pub(super) fn gpu(&mut self, name: &NodeId, gpu: u32, lost: bool, now: Time) {
+        let Some(index) = self.home(name) else { return };
+        self.chunks.set_lost(index, gpu, lost);
+        if !lost {
+            return;
+        }
+        let on = |chunk: Chunk| chunk.node == index && chunk.gpus().contains(&gpu);
+        self.release_reserved(|engine| on(engine.chunk));
+        let broken: Vec<EngineId> =
+            self.engines.iter().filter(|(_, engine)| on(engine.chunk)).map(|(id, _)| *id).collect();
+        for id in broken {
+            self.broke(id, &Trouble::GpuLost, now);
+        }
+    }
+
+    /// Ends what idles on nodes that are being drained, and says when they are empty.
+    pub(super) fn empty_drained(&mut self, now: Time) {
+        let idle: Vec<EngineId> = self
+            .engines
+            .iter()
+            .filter(|(_, engine)| {
+                let home = &self.nodes[engine.chunk.node];
+                let ends = matches!(engine.state, State::Resident | State::Asleep);
+                home.up && home.draining && ends && engine.running.is_empty()
+            })
+            .map(|(id, _)| *id)
+            .collect();
+        for id in idle {
+            self.stop(id, false, now);
+        }
+        for index in 0..self.nodes.len() {
+            let empty = !self.engines.values().any(|engine| engine.chunk.node == index);
+            let home = &mut self.nodes[index];
+            if home.draining && !home.drained && empty {
+                home.drained = true;
+                self.out.push(Command::Drained(home.name.clone()));
+            }
+        }
+    }
+
+    fn home(&self, name: &NodeId) -> Option<usize> {
+        self.nodes.iter().position(|home| home.name == *name)
+    }
+
+    /// The node's place in the books, with the hardware that it has now.
+    fn enter(&mut self, node: &Node) -> usize {
+        let index = self.home(&node.name).unwrap_or_else(|| {
+            let name = node.name.clone();
+            self.nodes.push(Home { name, host: 0, up: false, draining: false, drained: false });
+            self.chunks.add_node(node.gpus, node.memory)
+        });
+        self.chunks.resize_node(index, node.gpus, node.memory);
+        node.lost.iter().for_each(|gpu| self.chunks.set_lost(index, *gpu, true));
+        let home = &mut self.nodes[index];
+        (home.host, home.up) = (node.host, true);
+        index
+    }
+
+    /// An engine that both know.
+    fn compare(&mut self, id: EngineId, adopted: &Adopted, now: Time) {
+        let Some(engine) = self.engines.get(&id) else { return };
+        if let State::Leaving { failed } = engine.state {
+            self.stop(id, failed, now);
+            return;
+        }
+        let same = engine.kind == adopted.kind && engine.chunk.start() == adopted.start;
+        let known = adopted.running.iter().all(|action| engine.running.contains_key(action));
+        if !same || !known {
+            self.broke(id, &Trouble::AgentLost, now);
+            return;
+        }
+        let (kind, chunk, order) = (engine.kind, engine.chunk, engine.order);
+        let name = self.service(kind).map_or("", |service| &service.name);
+        let fault = Trouble::AgentLost.fault(name, self.nodes[chunk.node].name.as_str(), chunk);
+        let (there, gone): (Vec<ActionId>, Vec<ActionId>) =
+            engine.running.keys().cloned().partition(|action| adopted.running.contains(action));
+        for action in gone {
+            if let Some(engine) = self.engines.get_mut(&id) {
+                engine.running.remove(&action);
+            }
+            if self.is_on(&action, id) {
+                self.end(&action, Err(fault.clone()));
+            }
+        }
+        for action in there {
+            if !self.is_on(&action, id) {
+                // It was cancelled while the link was down.
+                self.cancel_on(id, action, now);
+            }
+        }
+        if adopted.order == Some(order) {
+            // Its report is still to come.
+            let limits = self.service(kind).map(|service| service.limits).unwrap_or_default();
+            self.watch(id, order, limits.launch, now);
+        } else {
+            self.judge(id, adopted, now);
+        }
+    }
+
+    /// An engine that only the agent knows.
+    fn adopt(&mut self, id: EngineId, node: usize, adopted: &Adopted, now: Time) {
+        let aligned = adopted.start / adopted.kind.degree.gpus() * adopted.kind.degree.gpus();
+        let Some(chunk) = Chunk::new(node, aligned, adopted.kind.degree) else { return };
+        self.put(id, adopted.kind, chunk, State::Asleep, now);
+        let fits = self.footprint(adopted.kind).is_some_and(|footprint| {
+            let awake = adopted.proof.is_some_and(|proof| proof.resident(&footprint).is_ok());
+            let bytes = if awake { footprint.device } else { footprint.residue };
+            self.chunks.fits(id, chunk, bytes)
+        });
+        if fits && aligned == adopted.start && adopted.running.is_empty() {
+            self.judge(id, adopted, now);
+        } else {
+            self.stop(id, false, now);
+        }
+    }
+
+    /// Takes an engine for what its proof says.
+    fn judge(&mut self, id: EngineId, adopted: &Adopted, now: Time) {
+        let Some(footprint) = self.footprint(adopted.kind) else { return };
+        let Some(proof) = adopted.proof else {
+            self.broke(id, &Trouble::AgentLost, now);
+            return;
+        };
+        if proof.resident(&footprint).is_ok() {
+            self.become_resident(id, now);
+        } else if let Err(trouble) = proof.evicted(&footprint) {
+            self.broke(id, &trouble, now);
+        } else if let Some(engine) = self.engines.get_mut(&id) {
+            engine.state = State::Asleep;
+            self.settle(id);
+        }
+    }
+}

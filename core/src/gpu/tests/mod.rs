@@ -1,0 +1,8 @@
+//! The pool against models: chunks by brute force, and devices, engines and agents that fail
+//! in every way.
+
+mod chaos;
+mod chunks;
+mod reports;
+mod rules;
+mod world;

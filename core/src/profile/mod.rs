@@ -1,0 +1,112 @@
+//! What actions of one kind are like, learned from those that ended: how long they
+//! last, how much more cores help them, how much of a core they use.
+//!
+//! Nothing here is ever needed for correctness: a profile that was forgotten, or is
+//! wrong, costs time only.
+
+mod scaling;
+mod sketch;
+mod sort;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+pub use sketch::Sketch;
+pub use sort::{Prior, Sample};
+
+use self::sort::Sort;
+use crate::elastic::{InvalidWork, Work};
+use crate::ids::JobId;
+use crate::resources::{UnitChoice, Units};
+
+/// Profiles that are kept; of more, those that were used longest ago are forgotten.
+pub const CAPACITY: usize = 1024;
+
+/// Whose actions are taken to be alike.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ProfileKey {
+    /// The job.
+    pub job: JobId,
+    /// The name of the action profile that its request names.
+    pub profile: Arc<str>,
+}
+
+/// What was learned, of a bounded number of profiles.
+#[derive(Debug)]
+pub struct Profiles {
+    capacity: usize,
+    sorts: BTreeMap<ProfileKey, (u64, Sort)>,
+    /// By when they were used last.
+    used: BTreeMap<u64, ProfileKey>,
+    uses: u64,
+}
+
+impl Default for Profiles {
+    fn default() -> Self {
+        Self::new(CAPACITY)
+    }
+}
+
+impl Profiles {
+    /// Keeps at most `capacity` of them, and at least one.
+    pub fn new(capacity: usize) -> Self {
+        Self { capacity: capacity.max(1), sorts: BTreeMap::new(), used: BTreeMap::new(), uses: 0 }
+    }
+
+    /// An action of this profile has ended by itself. True where so much was learned
+    /// from it that what waits should be looked at anew.
+    pub fn learn(&mut self, key: &ProfileKey, sample: Sample) -> bool {
+        self.sort(key).learn(sample)
+    }
+
+    /// How long an action will last with each of `units`: as `said` of this very action,
+    /// else as learned, else as its profile's manifest has it (`prior`). What is given must
+    /// be no less than 0, and a serial fraction no more than 1.
+    pub fn work(
+        &mut self,
+        key: &ProfileKey,
+        units: &UnitChoice,
+        prior: Prior,
+        said: Prior,
+    ) -> Result<Work, InvalidWork> {
+        self.sort(key).work(units, prior, said)
+    }
+
+    /// How long an action that runs on `units` and has outlasted its `work` may be
+    /// expected to last in all, in seconds; more than `elapsed`.
+    pub fn overdue(&self, key: &ProfileKey, work: &Work, units: Units, elapsed: f64) -> f64 {
+        // One that has lasted so long lasts half as long again, unless more is known.
+        let guess = elapsed * 1.5 + 1e-3;
+        let Some((_, sort)) = self.sorts.get(key) else { return guess };
+        sort.longer_than(work, units, elapsed).map_or(guess, |total| total.max(elapsed * 1.05))
+    }
+
+    /// How many are kept.
+    pub fn len(&self) -> usize {
+        self.sorts.len()
+    }
+
+    /// True while nothing is known.
+    pub fn is_empty(&self) -> bool {
+        self.sorts.is_empty()
+    }
+
+    fn sort(&mut self, key: &ProfileKey) -> &mut Sort {
+        self.uses += 1;
+        let uses = self.uses;
+        let known = self.sorts.get(key).map(|(before, _)| *before);
+        if let Some(before) = known {
+            self.used.remove(&before);
+        } else if self.sorts.len() == self.capacity
+            && let Some((_, oldest)) = self.used.pop_first()
+        {
+            self.sorts.remove(&oldest);
+        }
+        self.used.insert(uses, key.clone());
+        let (at, sort) = self.sorts.entry(key.clone()).or_insert((uses, Sort::default()));
+        *at = uses;
+        sort
+    }
+}

@@ -1,0 +1,109 @@
+//! How much more cores help: durations measured at different units.
+
+use crate::resources::Units;
+
+/// Different units that are told apart.
+const LEVELS: usize = 32;
+/// What one more duration takes from the weight of all before it: about the latest
+/// hundred count.
+const FADE: f64 = 1.0 - 1.0 / 128.0;
+/// Durations that the assumed serial fraction counts for. Durations at one degree say
+/// nothing of it, so that there it stands.
+const WEIGHT: f64 = 1.0;
+/// Seconds; nothing is quicker.
+const LEAST: f64 = 1e-6;
+
+/// Durations by units, and what follows from them by Amdahl's law.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Scaling {
+    levels: Vec<Level>,
+}
+
+#[derive(Debug, Clone)]
+struct Level {
+    units: Units,
+    weight: f64,
+    mean: f64,
+}
+
+/// Seconds that the parts of an action take on one core.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Amdahl {
+    pub(super) serial: f64,
+    pub(super) parallel: f64,
+}
+
+impl Amdahl {
+    pub(super) fn one_core(self) -> f64 {
+        self.serial + self.parallel
+    }
+
+    pub(super) fn fraction(self) -> f64 {
+        self.serial / self.one_core().max(LEAST)
+    }
+
+    pub(super) fn seconds(self, units: Units) -> f64 {
+        self.serial + self.parallel / units.as_f64().max(1.0)
+    }
+}
+
+impl Scaling {
+    /// One lasted `seconds` on `units`, a core or more.
+    pub(super) fn learn(&mut self, units: Units, seconds: f64) {
+        for level in &mut self.levels {
+            level.weight *= FADE;
+        }
+        let seconds = seconds.max(LEAST);
+        if let Some(level) = self.levels.iter_mut().find(|level| level.units == units) {
+            level.weight += 1.0;
+            level.mean += (seconds - level.mean) / level.weight;
+            return;
+        }
+        if self.levels.len() == LEVELS {
+            let faintest =
+                |a: &(usize, &Level), b: &(usize, &Level)| a.1.weight.total_cmp(&b.1.weight);
+            if let Some((index, _)) = self.levels.iter().enumerate().min_by(faintest) {
+                self.levels.swap_remove(index);
+            }
+        }
+        self.levels.push(Level { units, weight: 1.0, mean: seconds });
+    }
+
+    /// Weight of all durations.
+    pub(super) fn weight(&self) -> f64 {
+        self.levels.iter().map(|level| level.weight).sum()
+    }
+
+    /// Least squares of the relative errors of `serial + parallel / units`, both at least
+    /// 0, and of the serial fraction against `assumed`. `None` without durations.
+    pub(super) fn fit(&self, assumed: f64) -> Option<Amdahl> {
+        let weight = self.weight();
+        if weight <= 0.0 {
+            return None;
+        }
+        let scale = self.levels.iter().map(|level| level.weight * level.mean).sum::<f64>() / weight;
+        // Normal equations in (serial, parallel).
+        let (p, q) = ((1.0 - assumed) / scale, -assumed / scale);
+        let mut squares = (WEIGHT * p * p, WEIGHT * p * q, WEIGHT * q * q);
+        let mut sums = (0.0, 0.0);
+        for Level { units, weight, mean } in &self.levels {
+            let (u, v) = (1.0 / mean, 1.0 / (mean * units.as_f64().max(1.0)));
+            squares.0 += weight * u * u;
+            squares.1 += weight * u * v;
+            squares.2 += weight * v * v;
+            sums.0 += weight * u;
+            sums.1 += weight * v;
+        }
+        let determinant = squares.0 * squares.2 - squares.1 * squares.1;
+        let serial = (sums.0 * squares.2 - sums.1 * squares.1) / determinant;
+        let parallel = (sums.1 * squares.0 - sums.0 * squares.1) / determinant;
+        let fitted = if serial < 0.0 || !serial.is_finite() {
+            Amdahl { serial: 0.0, parallel: sums.1 / squares.2 }
+        } else if parallel < 0.0 || !parallel.is_finite() {
+            Amdahl { serial: sums.0 / squares.0, parallel: 0.0 }
+        } else {
+            Amdahl { serial, parallel }
+        };
+        fitted.one_core().is_finite().then_some(fitted)
+    }
+}

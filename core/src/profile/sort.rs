@@ -1,0 +1,152 @@
+//! One profile: durations, elasticity and use of CPU together.
+
+use super::scaling::{Amdahl, Scaling};
+use super::sketch::Sketch;
+use crate::elastic::{InvalidWork, Work};
+use crate::resources::{UnitChoice, Units};
+
+/// Taken where nothing is known: seconds on one core, and the serial fraction.
+const UNKNOWN: Amdahl = Amdahl { serial: 2.5, parallel: 7.5 };
+/// On a share it used this part of it or less: it was not held back.
+const HELD_BACK: f64 = 0.8;
+/// What one more action counts in the mean use of a core, from the eighth on.
+const USE_WEIGHT: f64 = 1.0 / 8.0;
+/// A change of the estimate by more than this is worth looking at the line anew.
+const NEWS: f64 = 0.15;
+
+/// What is known of an action before it runs.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Prior {
+    /// Seconds on one core.
+    pub seconds: Option<f64>,
+    /// The part that more cores do not shorten, 0 to 1.
+    pub serial: Option<f64>,
+}
+
+/// What an action that ended by itself took.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Sample {
+    /// What it ran on, from its start to its end.
+    pub units: Units,
+    /// How long the program ran.
+    pub seconds: f64,
+    /// What it used of the CPU meanwhile, where that is known.
+    pub cpu_seconds: Option<f64>,
+}
+
+#[derive(Debug, Clone, Default)]
+pub(super) struct Sort {
+    scaling: Scaling,
+    /// Seconds on one core.
+    durations: Sketch,
+    /// Mean part of one core that it uses when it has it, and of how many.
+    cores_used: Option<(f64, f64)>,
+    /// The estimate when there was news last.
+    told: Option<(f64, f64)>,
+}
+
+impl Sort {
+    pub(super) fn learn(&mut self, sample: Sample) -> bool {
+        let Sample { units, seconds, cpu_seconds } = sample;
+        let cpu = cpu_seconds.filter(|cpu| cpu.is_finite() && *cpu >= 0.0);
+        if !(seconds.is_finite() && seconds >= 0.0) {
+            return false;
+        }
+        let rate = cpu.filter(|_| seconds > 0.0).map(|cpu| cpu / seconds);
+        let (mut level, mut alone) = (units, seconds);
+        if units.is_share() {
+            level = Units::cores(1);
+            match (rate, cpu) {
+                // Others may have held it back, which says nothing of it but that it
+                // wants more than its share.
+                (Some(rate), Some(cpu)) if rate > HELD_BACK * units.as_f64() => {
+                    self.uses(1.0);
+                    alone = cpu.min(seconds);
+                }
+                (Some(rate), _) => self.uses(rate),
+                _ => {}
+            }
+        } else if let Some(rate) = rate {
+            self.uses(rate.min(1.0));
+        }
+        self.scaling.learn(level, alone);
+        if let Some(fitted) = self.scaling.fit(UNKNOWN.fraction()) {
+            let slower = fitted.one_core() / fitted.seconds(level).max(1e-9);
+            self.durations.insert(alone * slower);
+        }
+        self.is_news()
+    }
+
+    fn uses(&mut self, rate: f64) {
+        let (mean, count) = self.cores_used.unwrap_or((0.0, 0.0));
+        let count = count + 1.0;
+        let weight = (1.0 / count).max(USE_WEIGHT);
+        self.cores_used = Some((mean + (rate - mean) * weight, count));
+    }
+
+    fn is_news(&mut self) -> bool {
+        let Some(fitted) = self.scaling.fit(UNKNOWN.fraction()) else { return false };
+        let now = (fitted.one_core(), fitted.fraction());
+        let news = self.told.is_none_or(|(seconds, fraction)| {
+            (now.0 - seconds).abs() > NEWS * seconds || (now.1 - fraction).abs() > NEWS
+        });
+        if news {
+            self.told = Some(now);
+        }
+        news
+    }
+
+    /// One core's seconds and how they scale. What was measured outweighs a prior by the
+    /// square of its number, so that a prior that is ten times wrong is soon forgotten.
+    fn estimate(&self, prior: Prior, said: Prior) -> Amdahl {
+        let assumed = prior.serial.unwrap_or(UNKNOWN.fraction());
+        let measured = self.scaling.fit(assumed);
+        let serial = said.serial.or(measured.map(Amdahl::fraction)).unwrap_or(assumed);
+        let learned = measured.map(|measured| {
+            let seconds = measured.one_core();
+            let Some(before) = prior.seconds else { return seconds };
+            let weight = self.scaling.weight();
+            let prior_weight = 1.0 / (1.0 + weight * weight);
+            let log = prior_weight * before.max(1e-6).ln()
+                + (1.0 - prior_weight) * seconds.max(1e-6).ln();
+            log.exp()
+        });
+        let seconds = said.seconds.or(learned).or(prior.seconds);
+        let seconds = seconds.unwrap_or(UNKNOWN.one_core());
+        Amdahl { serial: seconds * serial, parallel: seconds * (1.0 - serial) }
+    }
+
+    /// On a share an action that uses less than it is as quick as on a core of its own;
+    /// one that uses more is held back by as much as others want theirs.
+    pub(super) fn work(
+        &self,
+        units: &UnitChoice,
+        prior: Prior,
+        said: Prior,
+    ) -> Result<Work, InvalidWork> {
+        if let Some(got) = said.serial.or(prior.serial).filter(|s| !(0.0..=1.0).contains(s)) {
+            return Err(InvalidWork::Serial { got });
+        }
+        let estimate = self.estimate(prior, said);
+        let used = self.cores_used.map_or(1.0, |(mean, _)| mean);
+        let seconds = |units: Units| {
+            if units.is_share() {
+                estimate.one_core() * (used / units.as_f64()).max(1.0)
+            } else {
+                estimate.seconds(units)
+            }
+        };
+        Work::new(units, seconds)
+    }
+
+    /// Seconds in all of those actions that last longer than `elapsed`.
+    pub(super) fn longer_than(&self, work: &Work, units: Units, elapsed: f64) -> Option<f64> {
+        let expected = work.choices().iter().find(|choice| choice.units == units)?.seconds;
+        let one_core = self.scaling.fit(UNKNOWN.fraction())?.one_core();
+        if expected <= 0.0 || one_core <= 0.0 {
+            return None;
+        }
+        let longer = self.durations.median_above(elapsed * one_core / expected)?;
+        Some(longer * expected / one_core)
+    }
+}
