@@ -75,18 +75,32 @@ impl Index {
         shares.filter(|share| share.pool.as_deref() == Some(pool)).map(|share| share.gpus).sum()
     }
 
-    /// Books what others hold: where they run, or where workers of other jobs are to run.
-    pub(super) fn take(&self, nodes: &mut Nodes, ours: impl Fn(&Key) -> bool) {
-        let inner = self.open();
-        for (name, node) in nodes {
-            let held = inner.nodes.get(name).into_iter().flatten();
-            let gpus: u32 = held.filter(|(pod, _)| !ours(pod)).map(|(_, gpus)| gpus).sum();
-            node.taken = node.taken.saturating_add(gpus);
-        }
+    /// Everything as it is at one moment: nothing is noted until this is closed.
+    pub(super) fn read(&self) -> Reading<'_> {
+        Reading(self.open())
     }
 
     fn open(&self) -> MutexGuard<'_, Inner> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The open index.
+pub(super) struct Reading<'a>(MutexGuard<'a, Inner>);
+
+impl Reading<'_> {
+    /// Whether a pod is in it.
+    pub(super) fn shows(&self, namespace: &str, pod: &str) -> bool {
+        self.0.pods.contains_key(&(namespace.to_owned(), pod.to_owned()))
+    }
+
+    /// Books what others hold: where they run, or where workers of other jobs are to run.
+    pub(super) fn take(&self, nodes: &mut Nodes, ours: impl Fn(&Key) -> bool) {
+        for (name, node) in nodes {
+            let held = self.0.nodes.get(name).into_iter().flatten();
+            let gpus: u32 = held.filter(|(pod, _)| !ours(pod)).map(|(_, gpus)| gpus).sum();
+            node.taken = node.taken.saturating_add(gpus);
+        }
     }
 }
 

@@ -32,7 +32,7 @@ struct Entry {
 impl Ledger {
     /// Opens the book: nobody else decides until it is closed. What `shown` says is in the cache,
     /// and what is too old, is struck out.
-    pub(super) fn open(&self, shown: impl Fn(&str, &str) -> bool, now: Instant) -> Book<'_> {
+    pub(super) fn open(&self, mut shown: impl FnMut(&str, &str) -> bool, now: Instant) -> Book<'_> {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         made.retain(|(namespace, name), entry| {
             !shown(namespace, name) && now.saturating_duration_since(entry.at) < LONGEST

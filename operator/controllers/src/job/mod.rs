@@ -132,6 +132,8 @@ impl Controller for RolloutJobs {
     type Error = JobError;
 
     const NAME: &'static str = "rolloutjob";
+    /// The pods of a job come up one after the other, with several changes each.
+    const GATHER: Duration = Duration::from_millis(500);
 
     fn store(stores: &Stores) -> &Store<RolloutJob> {
         &stores.jobs
@@ -336,13 +338,17 @@ fn decide(
     }
     let namespace = job.namespace().unwrap_or_default();
     let name = job.name_any();
-    let pods = &context.stores.pods;
+    // One moment of the index for both: a worker that it came to show in between would be counted
+    // twice, or not at all.
+    let mut index = None;
     let shown =
-        |namespace: &str, name: &str| pods.get(&ObjectRef::new(name).within(namespace)).is_some();
+        |of: &str, pod: &str| index.get_or_insert_with(|| context.jobs.index.read()).shows(of, pod);
     let mut book = context.jobs.ledger.open(shown, Instant::now());
+    let index = index.unwrap_or_else(|| context.jobs.index.read());
     let mut nodes = fetched.nodes.clone();
     let ours: BTreeSet<String> = fetched.pods.iter().map(|pod| pod.name_any()).collect();
-    context.jobs.index.take(&mut nodes, |(of, pod)| *of == namespace && ours.contains(pod));
+    index.take(&mut nodes, |(of, pod)| *of == namespace && ours.contains(pod));
+    drop(index);
     book.take(&namespace, &name, &mut nodes);
 
     let (wants, ground) = wants(&job.spec, &fetched.pools);

@@ -6,7 +6,7 @@ use super::size::{CLASSES, Class, GPUS_PER_NODE, Group, Size};
 
 /// On nodes: the class of their GPUs.
 const CLASS: &str = "scale.example.com/class";
-/// On pods of the baseline.
+/// On pods and namespaces of the baseline.
 pub(crate) const PLAIN: &str = "scale.example.com/plain";
 /// Selects the fake nodes.
 pub(crate) const FAKE: &str = "scale.example.com/fake=true";
@@ -15,7 +15,10 @@ pub(crate) const IMAGE: &str = "scale.example.com/nothing:runs";
 
 /// Namespaces of the jobs, or of the baseline.
 pub(crate) fn namespace(prefix: &str, number: u32) -> Value {
-    json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": format!("{prefix}-{number}")}})
+    let mut labels = json!({});
+    labels[format!("scale.example.com/{prefix}")] = "true".into();
+    let metadata = json!({"name": format!("{prefix}-{number}"), "labels": labels});
+    json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
 }
 
 /// A fake node; one with GPUs takes only pods that ask for them.

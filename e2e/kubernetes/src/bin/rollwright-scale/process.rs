@@ -89,7 +89,7 @@ pub(crate) fn kwok(cluster: &Cluster, program: &Path, logs: &Path) -> anyhow::Re
 pub(crate) struct Controllers {
     pub(crate) process: Process,
     metrics: reqwest::Client,
-    /// Holds their tokens.
+    /// Holds their token.
     _secrets: TempDir,
 }
 
@@ -101,24 +101,18 @@ impl Controllers {
         logs: &Path,
     ) -> anyhow::Result<Self> {
         let secrets = tempfile::tempdir()?;
-        let token = async |arguments: &[&str]| {
-            let create = ["create", "token", "rollwright-controllers", "--duration=8h"];
-            let kubectl = cluster.kubectl().namespace(RELEASE);
-            kubectl.run(&[&create[..], arguments].concat()).await
-        };
+        let create = ["create", "token", "rollwright-controllers", "--duration=8h"];
+        let token = cluster.kubectl().namespace(RELEASE).run(&create).await?;
         let admin = std::fs::read_to_string(cluster.lease().state().join("kubeconfig"))?;
         let mut config: serde_json::Value = serde_yaml::from_str(&admin)?;
-        config["users"][0]["user"] = json!({"token": token(&[]).await?.trim()});
+        config["users"][0]["user"] = json!({"token": token.trim()});
         let kubeconfig = secrets.path().join("kubeconfig");
         std::fs::write(&kubeconfig, config.to_string())?;
-        let shown = secrets.path().join("token");
-        std::fs::write(&shown, token(&["--audience=rollwright"]).await?.trim())?;
         let process = Process::start(program, logs, |command| {
             command
                 .arg("controllers")
                 .args(["--namespace", RELEASE, "--identity=scale", "--image", IMAGE])
-                .args(["--storage=ephemeral", "--metrics-addr", METRICS, "--token-file"])
-                .arg(shown)
+                .args(["--storage=ephemeral", "--metrics-addr", METRICS])
                 .env("KUBECONFIG", kubeconfig);
         })?;
         let metrics = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(30));

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::{Api, Client};
 use rollwright_crds::conditions::{Condition, types};
 use rollwright_crds::{ResourcePool, RolloutJob};
@@ -165,12 +165,15 @@ async fn plain_deployments(
         Ok((counts.good == size.workers as usize, far))
     })
     .await?;
+    // The jobs are to find a cluster at rest.
+    let there = Census::of(Api::<Namespace>::all(client.clone()), PLAIN, |_| true);
     let begun = Instant::now();
     objects::delete(client, spaces).await?;
     wait::until("they are deleted", begun, plan.limit, || {
         kwok.check()?;
-        let left = pods.counts().all;
-        Ok((left == 0, format!("{left} left")))
+        let (pods, spaces) = (pods.counts().all, there.counts());
+        let far = format!("{pods} pods and {} namespaces left", spaces.all);
+        Ok((pods == 0 && spaces.all == 0 && spaces.ever > 0, far))
     })
     .await?;
     Ok(took)

@@ -27,7 +27,7 @@ fn taken(index: &Index, ours: &[&str]) -> [u32; 2] {
     let node =
         || Node { pool: "h20".parse().unwrap(), gpus: 8, taken: 1, open: true, trust: Trust::Good };
     let mut nodes: Nodes = [("n0".to_owned(), node()), ("n1".to_owned(), node())].into();
-    index.take(&mut nodes, |pod| pod.0 == "research" && ours.contains(&pod.1.as_str()));
+    index.read().take(&mut nodes, |pod| pod.0 == "research" && ours.contains(&pod.1.as_str()));
     [nodes["n0"].taken - 1, nodes["n1"].taken - 1]
 }
 
@@ -49,7 +49,9 @@ fn others_hold_what_they_run_and_what_they_are_pinned_to() {
     assert_eq!(taken(&index, &["a"]), [0, 3], "our own do not count");
     tell(&index, &pod("a", 2, "n0", "Failed", ""), false);
     assert_eq!(taken(&index, &[]), [0, 3]);
+    assert!(index.read().shows("research", pods[2].metadata.name.as_deref().unwrap()));
     tell(&index, &pods[2], true);
+    assert!(!index.read().shows("research", pods[2].metadata.name.as_deref().unwrap()));
     assert_eq!(taken(&index, &[]), [0, 0]);
 }
 
