@@ -1,34 +1,21 @@
 //! The planner as a process: answers, refusals, and whatever the bytes.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
-use std::io::Write as _;
-use std::process::{Command, Output, Stdio};
+mod support;
 
 use clap::Parser as _;
 use proptest::prelude::*;
 use rollwright_cli::{Cli, Failure, run};
 use serde_json::{Value, json};
 
+use support::process;
+
 const ARRANGE: &str = r#"{"tasks":[{"units":[1,2,4],"durations":[8.0,4.5,2.6]},{"units":[1,2],"durations":[5,3]}],"free":4}"#;
 const CHUNKS: &str = r#"{"tasks":[{"units":[1,2,4],"durations":[8.0,4.5,2.6]},{"units":[2,8],"durations":[5,3]}],"chunks":{"1":0,"2":1,"4":1,"8":2}}"#;
 const PLACEMENT: &str = r#"{"lengths":[4000,900,800,100],"workers":[{"token_time_s":0.006},{"token_time_s":0.02}],"interference":[1.0,1.05,1.1]}"#;
 const ALLOCATION: &str = r#"{"lengths":[4000,900,800,100],"gpus":10,"max_workers":4,"degrees":{"1":0.020,"2":0.012,"8":0.006},"interference":[1.0,1.05,1.1]}"#;
 
-/// The real binary, fed by standard input.
-fn process(args: &[&str], input: &[u8]) -> Output {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_kubectl-rollwright"))
-        .args(args)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    // A process that refuses its arguments does not read.
-    let _ = child.stdin.take().unwrap().write_all(input);
-    child.wait_with_output().unwrap()
-}
-
-/// The same within this process.
+/// The planner within this process.
 fn plan(what: &str, input: &[u8], as_json: bool) -> Result<String, String> {
     let mut args = vec!["kubectl-rollwright", "plan", what, "--input", "-"];
     args.extend(as_json.then_some("--json"));

@@ -1,22 +1,11 @@
 //! The program as a process: what a script sees of a refusal.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
-use std::io::Write;
-use std::process::{Command, Stdio};
+mod support;
 
 /// Exit status, standard output and standard error.
 fn run(args: &[&str], input: &[u8]) -> (Option<i32>, String, String) {
-    let mut program = Command::new(env!("CARGO_BIN_EXE_kubectl-rollwright"))
-        .args(args)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    // A program that refuses its arguments reads nothing.
-    let written = program.stdin.take().unwrap().write_all(input);
-    drop(written);
-    let output = program.wait_with_output().unwrap();
+    let output = support::process(args, input);
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     (output.status.code(), text(output.stdout), text(output.stderr))
 }

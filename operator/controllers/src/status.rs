@@ -13,6 +13,16 @@ use crate::apply::Site;
 use crate::context::Context;
 use crate::error::{CallError, named};
 
+/// What a status may be written over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Over {
+    /// Whatever is there.
+    Anything,
+    /// The object as it was read: that somebody has written it since is an error with status
+    /// 409.
+    AsRead,
+}
+
 impl Context {
     /// Writes the status of a custom resource through the API of its kind and namespace, unless
     /// it has it already; true when written.
@@ -24,37 +34,7 @@ impl Context {
         api: &Api<K>,
         object: &K,
         status: &K::Status,
-    ) -> Result<bool, CallError>
-    where
-        K: Resource<DynamicType = ()> + HasStatus + Clone + Debug + DeserializeOwned,
-        K::Status: Serialize + PartialEq,
-    {
-        self.write(site, api, object, status, None).await
-    }
-
-    /// The same, unless somebody has written the object since `object` was read: that is an
-    /// error with status 409.
-    pub async fn publish_next<K>(
-        &self,
-        site: Site,
-        api: &Api<K>,
-        object: &K,
-        status: &K::Status,
-    ) -> Result<bool, CallError>
-    where
-        K: Resource<DynamicType = ()> + HasStatus + Clone + Debug + DeserializeOwned,
-        K::Status: Serialize + PartialEq,
-    {
-        self.write(site, api, object, status, object.resource_version()).await
-    }
-
-    async fn write<K>(
-        &self,
-        site: Site,
-        api: &Api<K>,
-        object: &K,
-        status: &K::Status,
-        version: Option<String>,
+        over: Over,
     ) -> Result<bool, CallError>
     where
         K: Resource<DynamicType = ()> + HasStatus + Clone + Debug + DeserializeOwned,
@@ -71,7 +51,9 @@ impl Context {
             "status": status,
         });
         // `null` is a version, and a wrong one.
-        if let Some(version) = version {
+        if over == Over::AsRead
+            && let Some(version) = object.resource_version()
+        {
             patch["metadata"]["resourceVersion"] = version.into();
         }
         let params = PatchParams::apply(site.0).force();

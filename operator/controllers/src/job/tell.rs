@@ -12,6 +12,7 @@ use crate::apply::Site;
 use crate::conditions::{self, Wish};
 use crate::context::Context;
 use crate::error::CallError;
+use crate::status::Over;
 
 const STATUS: Site = Site("rollwright-job-status");
 
@@ -25,7 +26,7 @@ pub(super) async fn say(
     let (status, wishes) = status::status(job, outcome, clock.now);
     let namespace = job.namespace().unwrap_or_default();
     let api = Api::namespaced(context.client.clone(), &namespace);
-    if !context.publish(STATUS, &api, job, &status).await? {
+    if !context.publish(STATUS, &api, job, &status, Over::Anything).await? {
         return Ok(());
     }
     let old = job.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
@@ -47,7 +48,7 @@ pub(super) async fn refused(job: &RolloutJob, context: &Context, error: &CallErr
     status.conditions = conditions::replace(&old, wish.clone(), generation, context.now());
     let namespace = job.namespace().unwrap_or_default();
     let api = Api::namespaced(context.client.clone(), &namespace);
-    match context.publish(STATUS, &api, job, &status).await {
+    match context.publish(STATUS, &api, job, &status, Over::Anything).await {
         Ok(true) if turned => context.events.condition(job, "MakeObjects", &wish, true).await,
         Ok(_) => {}
         Err(error) => {

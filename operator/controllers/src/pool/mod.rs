@@ -20,6 +20,7 @@ use crate::controller::{Controller, all, those};
 use crate::error::{CallError, Categorised};
 use crate::labels::POOL;
 use crate::owner;
+use crate::status::Over;
 use crate::stores::Stores;
 use crate::watch::{Change, What};
 
@@ -229,7 +230,7 @@ async fn write(
 ) -> Result<(), CallError> {
     let api = Api::all(context.client.clone());
     // Whose the pool is follows from what the status said: it must still say so.
-    if context.publish_next(STATUS, &api, pool, status).await? {
+    if context.publish(STATUS, &api, pool, status, Over::AsRead).await? {
         for wish in news.iter().filter(|wish| is_worth_an_event(wish)) {
             let bad = wish.holds() != (wish.kind() == types::BOUND || wish.kind() == types::READY);
             context.events.condition(pool, action(wish), wish, bad).await;

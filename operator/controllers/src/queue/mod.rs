@@ -20,6 +20,7 @@ use crate::controller::{Controller, all, those};
 use crate::error::{CallError, Categorised};
 use crate::owner;
 use crate::pki::PkiError;
+use crate::status::Over;
 use crate::stores::Stores;
 use crate::watch::{Change, What};
 
@@ -249,7 +250,7 @@ async fn write(
 ) -> Result<(), CallError> {
     let namespace = queue.metadata.namespace.as_deref().unwrap_or_default();
     let api = Api::namespaced(context.client.clone(), namespace);
-    if context.publish(STATUS, &api, queue, status).await? {
+    if context.publish(STATUS, &api, queue, status, Over::Anything).await? {
         for wish in news.iter().filter(|wish| is_worth_an_event(wish)) {
             context.events.condition(queue, action(wish), wish, !wish.holds()).await;
         }

@@ -16,6 +16,7 @@ use crate::conditions::{self, Wish};
 use crate::context::Context;
 use crate::controller::{Controller, all, those};
 use crate::error::{CallError, Categorised};
+use crate::status::Over;
 use crate::stores::Stores;
 use crate::watch::{Change, What};
 
@@ -135,7 +136,7 @@ async fn publish(
     };
     let namespace = service.metadata.namespace.as_deref().unwrap_or_default();
     let api = Api::namespaced(context.client.clone(), namespace);
-    if context.publish(STATUS, &api, service, &status).await? {
+    if context.publish(STATUS, &api, service, &status, Over::Anything).await? {
         let waits = |wish: &&Wish| wish.reason() == reasons::WAITING_FOR_QUEUE;
         let ready = news.iter().filter(|wish| wish.kind() == types::READY);
         for wish in ready.filter(|wish| !waits(wish)) {
