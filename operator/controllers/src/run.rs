@@ -98,9 +98,9 @@ pub async fn run_with(
     ];
     let (mut told, mut work): (Vec<Listener>, Vec<Work>) = registered.into_iter().unzip();
     told.push(housekeeping(&context));
-    let (jobs, caches) = (Arc::clone(&context.jobs), stores.clone());
+    let caches = stores.clone();
     // Before the controllers that use it.
-    told.insert(0, Box::new(move |change| jobs.follow(change, &caches)));
+    told.insert(0, Box::new(move |change| caches.index.follow(change, &caches)));
     let listeners = Listeners::new(told);
     let namespace = options.settings.namespace.clone();
     let mut tasks = watches.run(&client, &stores, &metrics, &listeners);
@@ -175,7 +175,7 @@ fn housekeeping(context: &Arc<Context>) -> Listener {
             return;
         }
         let (kind, meta) = match change.what {
-            What::Pool(object) => ("ResourcePool", &object.metadata),
+            What::Pool(object) | What::PoolFigures(object) => ("ResourcePool", &object.metadata),
             What::Job(object) => ("RolloutJob", &object.metadata),
             What::Queue(object) => ("ActionQueue", &object.metadata),
             What::Reward(object) => ("RewardService", &object.metadata),

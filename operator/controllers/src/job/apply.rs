@@ -1,5 +1,7 @@
 //! Makes what was built, and takes the steps of the plan.
 
+use std::time::Instant;
+
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Secret};
@@ -19,6 +21,7 @@ use super::{JobError, gateway, lws};
 use crate::apply::{Made, Site};
 use crate::context::Context;
 use crate::error::{CallError, named};
+use crate::index::Booking;
 use crate::labels::{self, Component};
 use crate::owner::is_controlled_by;
 use crate::stores::Stores;
@@ -138,20 +141,32 @@ pub(super) fn key_of(secret: &Secret) -> Option<Vec<u8>> {
     Some(key.0.clone()).filter(|key| !key.is_empty())
 }
 
-/// Takes the steps; `made` are the workers to make, with their names.
+/// The workers to make, with their names, and the GPUs that are booked for them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Make<'a> {
+    pub(super) workers: &'a [(String, Placement)],
+    pub(super) booking: Option<&'a Booking>,
+}
+
+/// Takes the steps.
 pub(super) async fn steps(
     context: &Context,
     template: &Template<'_>,
     fetched: &Fetched,
-    made: &[(String, Placement)],
+    make: Make<'_>,
     steps: &[Step],
 ) -> Result<(), JobError> {
-    if !made.is_empty() {
+    if let Some(booking) = make.booking {
         up_to_date(context, template, fetched).await?;
-        stream::iter(made)
+        stream::iter(make.workers)
             .map(Ok::<_, JobError>)
             .try_for_each_concurrent(AT_ONCE, async |(name, placement)| {
-                create(context, template, name, placement).await
+                booking.sent(name, Instant::now());
+                let created = create(context, template, name, placement).await;
+                if matches!(&created, Err(JobError::Call(error)) if error.is_answered_no()) {
+                    booking.refused(name);
+                }
+                created
             })
             .await?;
     }

@@ -94,8 +94,7 @@ async fn a_claim_that_was_deleted_is_made_again_unless_a_pod_has_it() {
     .unwrap();
     api.watches.stateful_sets.apply_watcher_event(&Event::Apply(set(&job.uid().unwrap())));
     api.watches.pods.apply_watcher_event(&Event::Apply(pod.clone()));
-    let change = Change { what: What::Pod(&pod), gone: false };
-    api.context.jobs.follow(&change, &api.context.stores);
+    api.context.stores.index.pod(&pod, false);
     look(&job, &api).await;
     assert_eq!(api.patched(CLAIM).len(), 2);
 }

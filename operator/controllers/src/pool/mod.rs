@@ -39,7 +39,9 @@ use build::Reservations;
 pub(crate) use build::{Offer, held, pod_name};
 pub use claims::allows;
 pub use dedication::Kubelet;
-pub(crate) use nodes::{GPU, Requests, Size, has_ended, is_reservation, serves};
+pub(crate) use nodes::{
+    GPU, Requests, Size, has_ended, is_of_node, is_reservation, matches, serves,
+};
 pub(crate) use status::is_running;
 
 /// Field managers.
@@ -132,7 +134,7 @@ impl Controller for Pools {
                 let queue = owner::of_kind(meta, "ActionQueue");
                 queue.map_or_else(Vec::new, |queue| of_queue(meta, queue, stores))
             }
-            What::Reward(_) | What::Owned(..) => Vec::new(),
+            What::PoolFigures(_) | What::Reward(_) | What::Owned(..) => Vec::new(),
         }
     }
 

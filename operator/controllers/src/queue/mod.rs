@@ -90,7 +90,7 @@ impl Controller for Queues {
     fn affected(change: &Change<'_>, stores: &Stores) -> Vec<ObjectRef<ActionQueue>> {
         match change.what {
             What::Queue(queue) if !change.gone => vec![ObjectRef::from_obj(queue)],
-            What::Pool(pool) => {
+            What::Pool(pool) | What::PoolFigures(pool) => {
                 let name = pool.metadata.name.as_deref().unwrap_or_default();
                 those(&stores.queues, |queue| {
                     queue.spec.pools.iter().any(|pool| pool.as_str() == name)
