@@ -47,6 +47,14 @@ impl CallError {
         self.status().is_some_and(|status| (400..500).contains(&status))
     }
 
+    /// Why it failed, as the API server says it.
+    pub fn said(&self) -> String {
+        match &self.fault {
+            CallFault::Kube(kube::Error::Api(status)) => status.message.clone(),
+            fault => fault.to_string(),
+        }
+    }
+
     /// The object is not there.
     pub fn is_not_found(&self) -> bool {
         self.status() == Some(404)

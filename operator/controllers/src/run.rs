@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use kube::{Client, Config};
+use rollwright_auth::MetricsError;
 use tokio::sync::watch as cell;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -24,7 +25,7 @@ use crate::node::Nodes;
 use crate::pool::Pools;
 use crate::queue::Queues;
 use crate::reward::Rewards;
-use crate::server::{self, ServeError};
+use crate::server;
 use crate::settings::Options;
 use crate::startup::{self, Watches};
 use crate::token::Tokens;
@@ -41,7 +42,7 @@ pub enum RunError {
     Client(#[from] kube::Error),
     /// The metrics endpoint cannot be served.
     #[error(transparent)]
-    Serve(#[from] ServeError),
+    Serve(#[from] MetricsError),
     /// Metrics cannot be made.
     #[error("cannot make metrics: {0}")]
     Metrics(#[from] prometheus::Error),

@@ -15,7 +15,7 @@ pub(crate) type Key = (String, String);
 /// The pods that matter to somebody.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Pods {
-    pods: HashMap<Key, Entry>,
+    all: HashMap<Key, Entry>,
     /// The same by job, with the GPUs that each asks for and their pool.
     jobs: HashMap<Key, BTreeMap<String, Share>>,
     /// The same by node, with what each holds there.
@@ -105,12 +105,12 @@ impl Pods {
         if reserves {
             self.reservations.insert(key.clone());
         }
-        self.pods.insert(key, Entry { job, node, held });
+        self.all.insert(key, Entry { job, node, held });
     }
 
     /// A pod is gone.
     pub(super) fn forget(&mut self, key: &Key) {
-        let Some(Entry { job, node, held }) = self.pods.remove(key) else { return };
+        let Some(Entry { job, node, held }) = self.all.remove(key) else { return };
         if let (Some(pool), Some(job)) = (held, &job)
             && let Some(jobs) = self.holders.get_mut(&pool)
         {

@@ -4,6 +4,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -20,6 +21,9 @@ use crate::error::{CallError, named};
 use crate::index::{GpuNode, Index};
 use crate::labels::{self, Component};
 use crate::owner::is_controlled_by;
+
+/// How old a job's API key may be: the user may have put another one there.
+const KEY_BELIEVED: Duration = Duration::from_secs(30);
 
 /// What a job's reconciliation looks at.
 pub(super) struct Fetched {
@@ -58,8 +62,8 @@ pub(super) async fn fetch(job: &RolloutJob, context: &Context) -> Result<Fetched
     let uid = job.uid().unwrap_or_default();
     let mut sets = Vec::new();
     let index = &context.stores.index;
-    let names = index.pods_of(&(namespace.clone(), name.clone()));
-    let labelled = names.iter().filter_map(|pod| {
+    let own = index.pods_of(&(namespace.clone(), name.clone()));
+    let labelled = own.iter().filter_map(|pod| {
         let reference = ObjectRef::new(pod).within(&namespace);
         context.stores.pods.get(&reference)
     });
@@ -86,7 +90,8 @@ pub(super) async fn fetch(job: &RolloutJob, context: &Context) -> Result<Fetched
     }
     let waiting = context.stores.jobs.state_filter(waits);
     promise(&mut pools, job, &waiting, index);
-    let key = context.secret(&namespace, &gateway::api_key_name(&name)).await?;
+    let key = gateway::api_key_name(&name);
+    let key = context.secret_of_age(&namespace, &key, KEY_BELIEVED).await?;
     // That of a job of the same name before this one is on its way out.
     let key = key.filter(|secret| !is_of_another(&secret.metadata, job));
     let api_key = key.and_then(|secret| {
@@ -106,7 +111,7 @@ pub(super) async fn fetch(job: &RolloutJob, context: &Context) -> Result<Fetched
     let pods = labelled.into_iter().filter(ours).collect();
     Ok(Fetched {
         named,
-        labelled: names,
+        labelled: own,
         pods,
         sets,
         nodes: all,

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::{ObjectRef, Store};
-use kube::{Resource as _, ResourceExt as _};
+use kube::{Api, Resource as _, ResourceExt as _};
 use rollwright_crds::RolloutJob;
 
 use self::converge::{Bounds, converge};
@@ -19,7 +19,7 @@ use self::decide::{Asked, Decision, Lags, decide};
 use self::fetch::{Fetched, fetch};
 use self::fleet::{Stage, Trust, Worker};
 use self::observe::{Clock, Heard, Seen};
-use self::plan::{Ground, Plan, wants};
+use self::plan::{Ground, Placement, Plan, wants};
 use self::status::Outcome;
 use self::validate::{Problem, Stops};
 use self::worker::Template;
@@ -28,6 +28,7 @@ use crate::controller::{Controller, all, those};
 use crate::error::{CallError, Categorised};
 use crate::index::job_of;
 use crate::labels::{self, Component};
+use crate::status::Over;
 use crate::stores::Stores;
 use crate::watch::{Change, What, same_meta};
 
@@ -44,6 +45,7 @@ pub mod gateway;
 pub(crate) mod lws;
 pub mod observe;
 pub mod plan;
+mod refusals;
 mod setbacks;
 pub mod status;
 mod tell;
@@ -51,6 +53,7 @@ pub mod validate;
 pub mod worker;
 
 use ask::Answers;
+use refusals::Refusals;
 use setbacks::Setbacks;
 
 /// What is remembered of jobs between two passes, in memory alone: without it things are only
@@ -61,6 +64,8 @@ pub struct Remembered {
     setbacks: Setbacks,
     /// What gateways said last.
     answers: Answers,
+    /// Workers that the API server refuses.
+    refusals: Refusals,
 }
 
 /// Whether two versions of a job ask for the same: of its status nobody but we write.
@@ -184,7 +189,9 @@ impl Controller for RolloutJobs {
         match Box::pin(pass(&job, &context)).await {
             Err(JobError::CacheLags) => Ok(Action::requeue(AGAIN)),
             Err(JobError::Call(error)) => {
-                tell::refused(&job, &context, &error).await;
+                let namespace = job.namespace().unwrap_or_default();
+                let api = Api::namespaced(context.client.clone(), &namespace);
+                context.tell_refused(tell::STATUS, &api, &*job, &error, Over::Anything).await;
                 Err(error.into())
             }
             done => done,
@@ -237,9 +244,9 @@ async fn pass(job: &RolloutJob, context: &Context) -> Result<Action, JobError> {
                 settings: &context.settings,
             };
             // One that runs while its job is at odds with others still has to know its callers.
-            apply::identity(context, &gateway::identity(&facts)).await?;
+            let runs = fetched.gateway.is_some();
+            apply::identity(context, &gateway::identity(&facts), runs).await?;
             if !gateway_stopped {
-                let runs = fetched.gateway.is_some();
                 apply::gateway(context, &owner, &gateway::build(&facts)?, runs).await?;
             }
         }
@@ -259,6 +266,7 @@ async fn pass(job: &RolloutJob, context: &Context) -> Result<Action, JobError> {
     let resting = fetched.nodes.iter().filter(|(_, node)| node.trust == Trust::None);
     let resting: Vec<&str> = resting.map(|(name, _)| name.as_str()).collect();
     let why = state.as_ref().err().map(ToString::to_string).unwrap_or_default();
+    let refused = context.jobs.refusals.of(&owner.uid);
     let outcome = Outcome {
         problems: &problems,
         waits_for_keys: issuer.is_none(),
@@ -269,12 +277,20 @@ async fn pass(job: &RolloutJob, context: &Context) -> Result<Action, JobError> {
         job: state.as_ref().map_err(|_| why.as_str()),
         unfinished: steps.unfinished,
         resting: &resting,
+        refused: refused.as_deref(),
     };
     tell::say(job, context, &outcome, clock).await?;
     // After the status: what goes below the minimum is said before it is done.
     let make = apply::Make { workers: &made, booking: booking.as_ref() };
     let taken = apply::steps(context, &template, &fetched, make, &steps.steps).await;
     tell::announce(job, context, &seen, &steps).await;
+    match &taken {
+        Ok(()) => context.jobs.refusals.clear(&owner.uid),
+        Err(JobError::Call(error)) if error.is_rejected() => {
+            context.jobs.refusals.note(&owner.uid, said(error, &made), Instant::now());
+        }
+        Err(_) => {}
+    }
     taken.map_err(|error| match error {
         JobError::Call(error) => JobError::Workers(error),
         other => other,
@@ -288,6 +304,11 @@ async fn pass(job: &RolloutJob, context: &Context) -> Result<Action, JobError> {
         (false, true) => Action::requeue(LATER),
         (false, false) => Action::requeue(LATER * 4),
     })
+}
+
+/// What the API server said of a worker, without its name: each try has another one.
+fn said(error: &CallError, made: &[(String, Placement)]) -> String {
+    made.iter().fold(error.said(), |said, (name, _)| said.replace(name, "NAME"))
 }
 
 /// Plans, books GPUs, and finds the steps.

@@ -45,7 +45,9 @@ fn pods_hold_what_they_run_on_and_what_they_are_pinned_to() {
         pod("e", 0, "n0", "Running", ""),
         pod("f", 1, "null", "Pending", ", annotations: {rollwright.dev/nodes: 'n0,n1'}"),
     ];
-    all.iter().for_each(|pod| pods.note(pod));
+    for pod in &all {
+        pods.note(pod);
+    }
     assert_eq!([gpus_on(&pods, "n0"), gpus_on(&pods, "n1")], [2, 3]);
     assert!(pods.on("n1").all(|(_, held)| !held.bound));
     pods.note(&pod("a", 2, "n0", "Failed", ""));
@@ -101,7 +103,9 @@ proptest! {
             }
         }
         let mut read = Pods::default();
-        there.values().for_each(|pod| read.note(pod));
+        for pod in there.values() {
+            read.note(pod);
+        }
         prop_assert_eq!(&followed, &read);
 
         let walk = |which: &dyn Fn(&Pod) -> bool| -> BTreeSet<&Key> {
