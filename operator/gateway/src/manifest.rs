@@ -299,7 +299,10 @@ fn scoring(
             _ => (256, REWARD_PATIENCE, 4),
         };
         let tasks = reference.tasks.iter().map(|task| Task::new(task));
+        let teaches = spec.gpu.as_ref().is_some_and(|gpu| gpu.ask == Ask::LogProbs);
+        let gives = if teaches { reward::Gives::LogProbs } else { reward::Gives::Reward };
         services.push(reward::Service {
+            gives,
             name: reward.name.clone(),
             tasks: tasks.collect::<Result<_, _>>()?,
             concurrency,
