@@ -7,9 +7,9 @@ use rollwright_crds::reward::Ask;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::Said;
 use super::judge;
 use super::subject::{Subject, Tokens};
-use super::Said;
 
 /// Characters of an answer shown in a fault.
 const SHOWN: usize = 200;
@@ -37,32 +37,34 @@ pub(super) struct Request {
 impl Dialect {
     /// The request that asks about a trajectory.
     pub(super) fn request(&self, subject: &Subject) -> Result<Request, Fault> {
-        let model = &self.model;
         let (path, body) = match (self.ask, self.engine) {
-            (Ask::Reward, _) => ("/reward", json!(subject)),
+            // As it is: the caller's own JSON goes on letter by letter.
+            (Ask::Reward, _) => ("/reward", serde_json::to_vec(subject)),
             (Ask::Pooling, EngineType::SGLang) => {
-                ("/classify", json!({"model": model, "input_ids": self.tokens(subject)?.token_ids}))
+                let body = json!({"model": self.model, "input_ids": self.tokens(subject)?});
+                ("/classify", serde_json::to_vec(&body))
             }
             (Ask::Pooling, _) => {
-                ("/pooling", json!({"model": model, "input": self.tokens(subject)?.token_ids}))
+                let body = json!({"model": self.model, "input": self.tokens(subject)?});
+                ("/pooling", serde_json::to_vec(&body))
             }
             (Ask::LogProbs, EngineType::SGLang) => {
-                let sampling = json!({"max_new_tokens": 1, "temperature": 0});
                 let body = json!({
-                    "input_ids": self.tokens(subject)?.token_ids, "sampling_params": sampling,
+                    "input_ids": self.tokens(subject)?,
+                    "sampling_params": {"max_new_tokens": 1, "temperature": 0},
                     "return_logprob": true, "logprob_start_len": 0,
                 });
-                ("/generate", body)
+                ("/generate", serde_json::to_vec(&body))
             }
             (Ask::LogProbs, _) => {
                 let body = json!({
-                    "model": model, "prompt": self.tokens(subject)?.token_ids,
+                    "model": self.model, "prompt": self.tokens(subject)?,
                     "max_tokens": 1, "temperature": 0, "prompt_logprobs": 0,
                 });
-                ("/v1/completions", body)
+                ("/v1/completions", serde_json::to_vec(&body))
             }
         };
-        let body = serde_json::to_vec(&body).map_err(|error| {
+        let body = body.map_err(|error| {
             let message = format!("cannot write the request of `{}`: {error}", self.service);
             Fault::new(FaultKind::Infrastructure, "RewardRequest", message)
         })?;
@@ -75,7 +77,7 @@ impl Dialect {
             (Ask::Reward, _) => judge::reward(body).map(Said::Reward),
             (Ask::Pooling, _) => pooled(body).map(Said::Reward),
             (Ask::LogProbs, engine) => {
-                let tokens = self.tokens(subject)?;
+                let tokens = self.recorded(subject)?;
                 let logprobs = match engine {
                     EngineType::SGLang => sglang_logprobs(body, tokens),
                     EngineType::Vllm | EngineType::OpenAI => vllm_logprobs(body, tokens),
@@ -86,7 +88,11 @@ impl Dialect {
         said.ok_or_else(|| self.unread(body))
     }
 
-    fn tokens<'a>(&self, subject: &'a Subject) -> Result<&'a Tokens, Fault> {
+    fn tokens<'a>(&self, subject: &'a Subject) -> Result<&'a [u32], Fault> {
+        Ok(&self.recorded(subject)?.token_ids)
+    }
+
+    fn recorded<'a>(&self, subject: &'a Subject) -> Result<&'a Tokens, Fault> {
         subject.tokens.as_ref().ok_or_else(|| {
             let message = format!(
                 "reward service `{}` reads the tokens of a trajectory, and those of `{}` are not recorded: open its group with token logs",
@@ -104,10 +110,8 @@ impl Dialect {
             Ask::Pooling => ("RewardNotANumber", "the numbers of a reward model"),
             Ask::LogProbs => ("LogProbsIncomplete", "a log-probability for each generated token"),
         };
-        let message = format!(
-            "reward service `{}` must answer {wanted}, and it said: {shown}",
-            self.service
-        );
+        let message =
+            format!("reward service `{}` must answer {wanted}, and it said: {shown}", self.service);
         Fault::new(FaultKind::Infrastructure, reason, message)
     }
 }
@@ -129,12 +133,15 @@ fn generated(said: Vec<Option<f64>>, tokens: &Tokens) -> Option<Vec<Option<f32>>
     if said.len() != tokens.token_ids.len() {
         return None;
     }
-    let each = said.into_iter().zip(&tokens.loss_mask).map(|(logprob, mask)| match (mask, logprob) {
-        (0, _) => Some(None),
-        (_, Some(logprob)) if logprob.is_finite() && logprob <= 0.0 => Some(Some(logprob as f32)),
-        // A generated token without one, which only the first of all may lack.
-        _ => None,
-    });
+    let each =
+        said.into_iter().zip(&tokens.loss_mask).map(|(logprob, mask)| match (mask, logprob) {
+            (0, _) => Some(None),
+            (_, Some(logprob)) if logprob.is_finite() && logprob <= 0.0 => {
+                Some(Some(logprob as f32))
+            }
+            // A generated token without one, which only the first of all may lack.
+            _ => None,
+        });
     each.collect()
 }
 

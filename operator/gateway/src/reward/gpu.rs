@@ -85,7 +85,7 @@ async fn queued(
         service: service.to_owned(),
         path: path.to_owned(),
         headers: vec![json],
-        body,
+        body: body.into(),
         ..pb::CallRequest::default()
     };
     // Whoever stops waiting ends the call.
@@ -101,6 +101,6 @@ async fn queued(
     let wait = answer.headers.iter().find(|header| RETRY_AFTER.as_str() == header.name);
     let wait = wait.and_then(|header| HeaderValue::from_str(&header.value).ok());
     let retry_after = wait.as_ref().and_then(outbound::retry_after);
-    let reply = Reply { status, retry_after, body: answer.body.into() };
+    let reply = Reply { status, retry_after, body: answer.body };
     judge::succeeded(reply, service, None)
 }
