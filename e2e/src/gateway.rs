@@ -103,9 +103,14 @@ impl Setup {
                 "metadata": {"name": "judge"}, "spec": {"serverless": {"url": url}}});
             std::fs::write(dir.join("reward.yaml"), reward.to_string())?;
         }
+        if !self.teachers.is_empty() {
+            let queue = json!({"apiVersion": "rollwright.dev/v1alpha1", "kind": "ActionQueue",
+                "metadata": {"name": "teachers"}, "spec": {"pools": ["gpus"]}});
+            std::fs::write(dir.join("teachers.yaml"), queue.to_string())?;
+        }
         for (name, engine, _) in &self.teachers {
             let teacher = json!({"apiVersion": "rollwright.dev/v1alpha1", "kind": "RewardService",
-                "metadata": {"name": name}, "spec": {"gpu": {"queue": "test", "pool": "teachers",
+                "metadata": {"name": name}, "spec": {"gpu": {"queue": "teachers", "pool": "gpus",
                 "ask": "LogProbs", "model": {"path": "engine-sim"}, "degrees": [1],
                 "engine": {"type": engine, "image": "engine-sim"},
                 "footprints": [{"degree": 1, "device": "16Gi"}]}}});
@@ -129,7 +134,7 @@ spec:
     class: h20
     profile: {tflops: 148, hbm: 96Gi, hbmTbps: 4}
     gpusPerNode: 8
-    hosts: [Generation]
+    hosts: [Generation, Reward]
 ";
 
 impl Gateway {

@@ -4,7 +4,8 @@
 mod support;
 
 use rollwright_engine_sim::{
-    Config, Dialect, EngineSim, Latency, MESSAGE_END, ViolationKind, logprobs_of, version_of_logprob,
+    Config, Dialect, EngineSim, Latency, MESSAGE_END, ViolationKind, logprobs_of,
+    version_of_logprob,
 };
 use serde_json::{Value, json};
 use std::time::Duration;
