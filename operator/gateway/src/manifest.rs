@@ -11,6 +11,7 @@ use rollwright_core::weights::{InFlight, Strategy};
 use rollwright_core::{reward, rollout, router, trajectory, weights};
 use rollwright_crds::engine::EngineType;
 use rollwright_crds::job::{self, WeightSyncStrategy};
+use rollwright_crds::reward::Ask;
 use rollwright_crds::rules::Unavailable;
 use rollwright_crds::{ResourcePool, RewardService, RolloutJob};
 
@@ -261,15 +262,14 @@ fn scoring(
                 || (1, Duration::ZERO, 1),
                 |http| (http.concurrency as usize, http.timeout.into(), http.retries + 1),
             ),
-            of if of.gpu.is_some() => {
-                let timeout = of.gpu.as_ref().map_or(Duration::ZERO, |gpu| gpu.timeout.into());
-                (64, timeout, 4)
-            }
-            // The action's own time-out comes first; the sandbox has to be made, too.
+            // Its own time-out comes first; an engine, or a sandbox, has to be made ready, too.
             _ => (256, REWARD_PATIENCE, 4),
         };
         let tasks = reference.tasks.iter().map(|task| Task::new(task));
+        let teaches = reward.spec.gpu.as_ref().is_some_and(|gpu| gpu.ask == Ask::LogProbs);
+        let gives = if teaches { reward::Gives::LogProbs } else { reward::Gives::Reward };
         services.push(reward::Service {
+            gives,
             name: reward.name.clone(),
             tasks: tasks.collect::<Result<_, _>>()?,
             concurrency,
