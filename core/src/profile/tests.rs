@@ -267,9 +267,8 @@ fn what_was_learned_can_be_kept_and_taken_up_again() {
     let known = work(&mut before, Prior::default());
     assert_eq!(work(&mut after, Prior::default()), known);
     for elapsed in [1.0, 40.0, 90.0, 1e6] {
-        let overdue = |profiles: &Profiles| {
-            profiles.overdue(&key(0), &known, Units::cores(1), elapsed)
-        };
+        let overdue =
+            |profiles: &Profiles| profiles.overdue(&key(0), &known, Units::cores(1), elapsed);
         assert_eq!(overdue(&after).to_bits(), overdue(&before).to_bits());
     }
 }
@@ -279,7 +278,12 @@ fn what_no_measurement_could_have_left_is_passed_over() {
     let level = |weight: f64, mean: f64| KeptLevel { units: Units::cores(1), weight, mean };
     let kept = Kept {
         key: key(0),
-        levels: vec![level(f64::NAN, 1.0), level(-1.0, 1.0), level(1.0, f64::INFINITY), level(1.0, 0.0)],
+        levels: vec![
+            level(f64::NAN, 1.0),
+            level(-1.0, 1.0),
+            level(1.0, f64::INFINITY),
+            level(1.0, 0.0),
+        ],
         buckets: vec![(i32::MAX, 1.0), (0, f64::NAN), (0, -3.0)],
         cores_used: Some((f64::INFINITY, 1.0)),
     };

@@ -39,8 +39,8 @@ use self::line::Line;
 use self::node::Node;
 use self::permit::{Permit, QuotaLine};
 use self::trajectory::Trajectory;
-use crate::ids::{ActionId, NodeId, PermitId, QuotaName, TrajectoryId};
 use crate::elastic::Remaining;
+use crate::ids::{ActionId, NodeId, PermitId, QuotaName, TrajectoryId};
 use crate::profile::Profiles;
 use crate::time::Time;
 

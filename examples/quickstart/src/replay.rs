@@ -116,7 +116,11 @@ mod tests {
         for (line, trajectory) in lines.iter().zip(&run.trajectories) {
             let phases = line["phases"].as_array().unwrap();
             assert_eq!(phases.len(), 2 * trajectory.actions.len() + 1);
-            let seconds: f64 = phases.iter().map(|phase| phase["generate_s"].as_f64()).map(|gap| gap.unwrap_or(0.0)).sum();
+            let seconds: f64 = phases
+                .iter()
+                .map(|phase| phase["generate_s"].as_f64())
+                .map(|gap| gap.unwrap_or(0.0))
+                .sum();
             let acted: f64 = trajectory.actions.iter().map(|a| a.ended_s - a.submitted_s).sum();
             let lived = trajectory.end_s - trajectory.begin_s;
             assert!((seconds + acted - lived).abs() < 1e-9, "{seconds} + {acted}, not {lived}");

@@ -140,8 +140,13 @@ impl Timed {
         let Submitted { units, truth, said, profile, malleable, remaining } = submitted;
         self.truths.insert(action(a), truth);
         let cpu = UnitChoice::from_f64(units).unwrap();
-        let foresight =
-            Foresight { profile: profile.into(), said, remaining, malleable, prior: Prior::default() };
+        let foresight = Foresight {
+            profile: profile.into(),
+            said,
+            remaining,
+            malleable,
+            prior: Prior::default(),
+        };
         self.send(Event::Submit(SubmitAction {
             action: action(a),
             trajectory: trajectory(t),
@@ -229,5 +234,12 @@ pub(super) fn foreseen(units: &[f64], seconds: f64, serial: f64) -> Submitted<'_
 pub(super) fn unforeseen(units: &[f64], seconds: f64, serial: f64) -> Submitted<'_> {
     let choice = UnitChoice::from_f64(units).unwrap();
     let truth = Truth { work: Work::amdahl(&choice, seconds, serial).unwrap(), cpu: 1.0 };
-    Submitted { units, truth, said: Prior::default(), profile: "p", malleable: false, remaining: None }
+    Submitted {
+        units,
+        truth,
+        said: Prior::default(),
+        profile: "p",
+        malleable: false,
+        remaining: None,
+    }
 }

@@ -31,7 +31,11 @@ fn the_longest_trajectory_is_served_first() {
 #[test]
 fn what_is_learned_meanwhile_changes_no_place() {
     let mut timed = timed(1, 1);
-    timed.submit(0, 0, Submitted { remaining: Some(9.0), ..super::timed::unforeseen(&[1.0], 1.0, 1.0) });
+    timed.submit(
+        0,
+        0,
+        Submitted { remaining: Some(9.0), ..super::timed::unforeseen(&[1.0], 1.0, 1.0) },
+    );
     for (a, remaining) in [(1, 5.0), (2, 50.0)] {
         let submitted = super::timed::unforeseen(&[1.0], 1.0, 1.0);
         timed.submit(a, 0, Submitted { remaining: Some(remaining), ..submitted });

@@ -20,12 +20,26 @@ const IDLE_CHECK: Duration = Duration::from_secs(1);
 
 /// Something to write.
 pub(crate) enum Op {
-    Accept { action: ActionId, job: JobId, submitted: Time, request: Arc<pb::ExecuteRequest> },
-    End { action: ActionId, record: Arc<Ended> },
-    Trajectory { trajectory: TrajectoryId, record: Box<Trajectory> },
+    Accept {
+        action: ActionId,
+        job: JobId,
+        submitted: Time,
+        request: Arc<pb::ExecuteRequest>,
+    },
+    End {
+        action: ActionId,
+        record: Arc<Ended>,
+    },
+    Trajectory {
+        trajectory: TrajectoryId,
+        record: Box<Trajectory>,
+    },
     RemoveTrajectory(TrajectoryId),
     /// What was learned of a profile; `None` where it is forgotten.
-    Profile { key: String, record: Option<Box<Profile>> },
+    Profile {
+        key: String,
+        record: Option<Box<Profile>>,
+    },
 }
 
 /// What a commit made durable, or ended.
