@@ -56,9 +56,13 @@ impl Default for Profiles {
 impl Profiles {
     /// Keeps at most `capacity` of them, and at least one.
     pub fn new(capacity: usize) -> Self {
-        let (capacity, uses) = (capacity.max(1), 0);
-        let (sorts, used) = (BTreeMap::new(), BTreeMap::new());
-        Self { capacity, sorts, used, uses, changed: BTreeSet::new() }
+        Self {
+            capacity: capacity.max(1),
+            sorts: BTreeMap::new(),
+            used: BTreeMap::new(),
+            uses: 0,
+            changed: BTreeSet::new(),
+        }
     }
 
     /// An action of this profile has ended by itself. True where so much was learned
