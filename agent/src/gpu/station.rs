@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 
 use super::backend::{Backend, Device};
 use super::driver;
@@ -22,6 +23,8 @@ pub struct Station {
     pub inventory: Inventory,
     /// What happens without an order.
     pub incidents: mpsc::Receiver<Incident>,
+    /// What looks after engines; it ends with the station.
+    pub care: JoinSet<()>,
 }
 
 impl std::fmt::Debug for Station {
