@@ -138,8 +138,9 @@ impl Backend for Engines {
     }
 
     async fn occupant(&self, engine: EngineId) -> Option<Occupant> {
-        let chunk = self.program(engine).ok()?.chunk;
-        Some(Occupant { chunk, pids: self.launcher.pids(engine).await })
+        let Program { chunk, spec, .. } = self.program(engine).ok()?;
+        let lent = self.mover(spec.evict).map_or(0, |mover| mover.lent(engine));
+        Some(Occupant { chunk, pids: self.launcher.pids(engine).await, lent })
     }
 
     async fn found(&self) -> Vec<Found> {

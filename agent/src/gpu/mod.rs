@@ -13,6 +13,7 @@ mod http;
 pub mod launch;
 mod mover;
 mod open;
+pub mod pinned;
 pub mod sleep;
 pub mod spec;
 mod station;

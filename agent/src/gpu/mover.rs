@@ -24,4 +24,9 @@ pub trait Mover: Send + Sync + 'static {
 
     /// An engine has ended: what was kept for it goes.
     async fn gone(&self, engine: EngineId);
+
+    /// Bytes on each of its GPUs that the agent itself has for an engine.
+    fn lent(&self, _: EngineId) -> u64 {
+        0
+    }
 }

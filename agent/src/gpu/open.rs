@@ -8,8 +8,9 @@ use tokio::task::JoinSet;
 
 use super::backend::{Backend, Device};
 use super::engines::{Engines, Movers};
-use super::fake::{FakeConfig, FakeGpus};
+use super::fake::{FakeConfig, FakeGpus, FakeMemory};
 use super::launch::{Containers, Either, Launcher, Processes, Records};
+use super::pinned::{HostPinned, MemoryError};
 use super::spec::Inventory;
 use super::station::Station;
 use crate::docker::Engine;
@@ -61,6 +62,9 @@ pub enum OpenError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// The memory of GPUs, or of a fake of them.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
 }
 
 /// Opens the station of a node; `None` for one without GPUs.
@@ -79,7 +83,10 @@ fn open_fake(ground: Ground, config: FakeConfig) -> Result<Station, OpenError> {
     let (incidents_tx, incidents) = mpsc::channel(INCIDENTS);
     let mut care = JoinSet::new();
     let launcher = launcher(ground, false, &incidents_tx, &mut care)?;
-    let engines = Arc::new(Engines::new(launcher, Movers::default()));
+    let memory = FakeMemory::new(config.gpus, config.memory)?;
+    let pinned = HostPinned::new(Arc::new(memory), config.gpus);
+    let movers = Movers { pinned: Some(Arc::new(pinned)), checkpoint: None };
+    let engines = Arc::new(Engines::new(launcher, movers));
     let fake = Arc::new(FakeGpus::new(config, engines, incidents_tx));
     let inventory = fake.inventory();
     let watched = Arc::clone(&fake);

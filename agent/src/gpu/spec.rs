@@ -138,4 +138,6 @@ pub struct Occupant {
     pub chunk: Chunk,
     /// Its processes, as this machine numbers them.
     pub pids: Vec<u32>,
+    /// Bytes on each GPU that the agent itself has for it.
+    pub lent: u64,
 }

@@ -4,6 +4,7 @@
 //! a real device.
 
 mod failure;
+mod memory;
 mod phantoms;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,6 +17,7 @@ use rollwright_core::gpu::{Chunk, EngineId, Order, Trouble};
 use tokio::sync::mpsc;
 
 pub use failure::FakeFailure;
+pub use memory::FakeMemory;
 pub use phantoms::Phantoms;
 
 use super::backend::{Backend, Device};

@@ -76,7 +76,7 @@ impl Backend for Phantoms {
 
     async fn occupant(&self, engine: EngineId) -> Option<Occupant> {
         let chunk = self.all().get(&engine)?.chunk;
-        Some(Occupant { chunk, pids: Vec::new() })
+        Some(Occupant { chunk, pids: Vec::new(), lent: 0 })
     }
 
     async fn found(&self) -> Vec<Found> {

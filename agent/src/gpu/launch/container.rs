@@ -12,7 +12,7 @@ use bollard::models::{
     NetworkCreateRequest, ResourcesUlimits,
 };
 use bollard::query_parameters::{
-    InspectContainerOptions, ListContainersOptionsBuilder, TopOptions,
+    InspectContainerOptions, InspectNetworkOptions, ListContainersOptionsBuilder, TopOptions,
 };
 use rollwright_core::fault::Fault;
 use rollwright_core::gpu::{Chunk, EngineId, Order, Trouble};
@@ -23,7 +23,7 @@ use super::record::{Record, Records, Runs};
 use super::{Launcher, Program};
 use crate::docker::Engine;
 use crate::docker::labels::{self, Owner};
-use crate::gpu::spec::{EngineSpec, Incident};
+use crate::gpu::spec::{EngineSpec, EvictBy, Incident};
 use crate::images::Images;
 use crate::policy::EnginePolicy;
 
@@ -51,6 +51,8 @@ pub struct Containers {
     gpus: bool,
     incidents: mpsc::Sender<Incident>,
     running: Arc<Mutex<BTreeMap<EngineId, String>>>,
+    /// Held while the network is made.
+    making: tokio::sync::Mutex<()>,
 }
 
 impl std::fmt::Debug for Containers {
@@ -70,8 +72,8 @@ impl Containers {
         gpus: bool,
         incidents: mpsc::Sender<Incident>,
     ) -> Self {
-        let running = Arc::default();
-        Self { docker, images, owner, records, policy, gpus, incidents, running }
+        let (running, making) = (Arc::default(), tokio::sync::Mutex::default());
+        Self { docker, images, owner, records, policy, gpus, incidents, running, making }
     }
 
     /// Reports engines that die by themselves, without end.
@@ -116,8 +118,16 @@ impl Containers {
     /// The engines' network; it is there from the first engine on.
     async fn ensure_network(&self) -> Result<String, Trouble> {
         let name = self.network();
-        let options =
-            HashMap::from([("com.docker.network.bridge.enable_icc".into(), "false".into())]);
+        // Docker lets two networks have one name.
+        let _one = self.making.lock().await;
+        let found = self.docker.raw().inspect_network(&name, None::<InspectNetworkOptions>).await;
+        if found.is_ok() {
+            return Ok(name);
+        }
+        let options = HashMap::from([
+            ("com.docker.network.bridge.name".into(), name.clone()),
+            ("com.docker.network.bridge.enable_icc".into(), "false".into()),
+        ]);
         let request = NetworkCreateRequest {
             name: name.clone(),
             driver: Some("bridge".into()),
@@ -137,14 +147,9 @@ impl Containers {
         }
     }
 
-    fn body(
-        &self,
-        engine: EngineId,
-        spec: &EngineSpec,
-        chunk: Chunk,
-        network: String,
-    ) -> ContainerCreateBody {
-        let place = Place { host: "0.0.0.0", port: PORT, chunk };
+    fn body(&self, program: &Program, network: String) -> ContainerCreateBody {
+        let Program { engine, spec, chunk, arena, .. } = program;
+        let place = Place { host: "0.0.0.0", port: PORT, chunk: *chunk, arena };
         let CommandLine { command, args, env } = command_line(spec, place);
         let mut labels = labels::of(&self.owner, SORT);
         labels.insert(ENGINE.into(), engine.0.to_string());
@@ -156,12 +161,17 @@ impl Containers {
             cmd: Some(cmd),
             env: Some(env.into_iter().map(|(name, value)| format!("{name}={value}")).collect()),
             labels: Some(labels),
-            host_config: Some(self.host_config(spec, chunk, network)),
+            host_config: Some(self.host_config(program, network)),
             ..Default::default()
         }
     }
 
-    fn host_config(&self, spec: &EngineSpec, chunk: Chunk, network: String) -> HostConfig {
+    fn host_config(&self, program: &Program, network: String) -> HostConfig {
+        let Program { engine, spec, chunk, .. } = program;
+        let pinned = spec.evict == EvictBy::HostPinned;
+        let arena = self.records.arena_dir(*engine).display().to_string();
+        let arena = pinned.then(|| bind(&arena, false));
+        let model = Path::new(&spec.model).is_absolute().then(|| bind(&spec.model, true));
         let request = DeviceRequest {
             device_ids: Some(chunk.gpus().map(|gpu| gpu.to_string()).collect()),
             capabilities: Some(vec![vec!["gpu".into()]]),
@@ -180,7 +190,7 @@ impl Containers {
             privileged: Some(false),
             ipc_mode: Some("private".into()),
             network_mode: Some(network),
-            mounts: Some(model(&spec.model).into_iter().collect()),
+            mounts: Some(model.into_iter().chain(arena).collect()),
             log_config: Some(HostConfigLogConfig {
                 typ: Some("json-file".into()),
                 config: Some(HashMap::from(log)),
@@ -224,15 +234,15 @@ impl Containers {
     }
 }
 
-/// The model's directory, read-only, where it is one.
-fn model(path: &str) -> Option<Mount> {
-    Path::new(path).is_absolute().then(|| Mount {
+/// A directory of the node at its own path.
+fn bind(path: &str, read_only: bool) -> Mount {
+    Mount {
         typ: Some(MountType::BIND),
         source: Some(path.to_owned()),
         target: Some(path.to_owned()),
-        read_only: Some(true),
+        read_only: Some(read_only),
         ..Default::default()
-    })
+    }
 }
 
 fn refused(fault: &Fault) -> Trouble {
@@ -257,8 +267,9 @@ impl Launcher for Containers {
         let name = self.name(engine);
         // One that a try left behind, which nobody waits for any more.
         self.docker.remove(&name).await.map_err(|fault| refused(&fault))?;
-        let body = self.body(engine, &spec, chunk, network);
-        let mut program = Program { engine, spec, chunk, url: String::new() };
+        self.records.make_arena(engine)?;
+        let mut program = self.records.program(engine, spec, chunk, String::new());
+        let body = self.body(&program, network);
         self.docker.create(&name, body).await.map_err(|fault| refused(&fault))?;
         self.docker.start(&name).await.map_err(|fault| refused(&fault))?;
         program.url = self.address(&name).await?;
@@ -295,7 +306,7 @@ impl Launcher for Containers {
         let (mut found, mut known) = (Vec::new(), Vec::new());
         for record in self.records.all() {
             let Runs::Container(name) = &record.runs else { continue };
-            let Some(program) = record.program() else { continue };
+            let Some(program) = self.records.recorded(&record) else { continue };
             match self.docker.running(name).await {
                 Ok(None) => self.records.remove(program.engine),
                 // Where Docker does not answer it may live, and is kept.

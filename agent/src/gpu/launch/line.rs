@@ -1,5 +1,7 @@
 //! The command lines of engines. Pure.
 
+use std::path::Path;
+
 use rollwright_core::gpu::Chunk;
 
 use crate::gpu::spec::{EngineKind, EngineSpec, EvictBy};
@@ -10,6 +12,8 @@ pub(super) struct Place<'a> {
     pub(super) host: &'a str,
     pub(super) port: u16,
     pub(super) chunk: Chunk,
+    /// The socket on which it waits for its weights.
+    pub(super) arena: &'a Path,
 }
 
 /// A program with its arguments and environment.
@@ -27,7 +31,12 @@ pub(super) fn command_line(spec: &EngineSpec, place: Place<'_>) -> CommandLine {
     let mut env = vec![
         ("ROLLWRIGHT_MODEL".to_owned(), spec.model.clone()),
         ("ROLLWRIGHT_SERVED_NAME".to_owned(), spec.served_name.clone()),
+        ("ROLLWRIGHT_HOST".to_owned(), place.host.to_owned()),
+        ("ROLLWRIGHT_PORT".to_owned(), place.port.to_string()),
     ];
+    if spec.evict == EvictBy::HostPinned {
+        env.push(("ROLLWRIGHT_ARENA".into(), place.arena.display().to_string()));
+    }
     let (port, degree) = (place.port.to_string(), spec.degree.to_string());
     let words: Vec<&str> = match spec.engine {
         EngineKind::Vllm => {
@@ -105,7 +114,7 @@ mod tests {
             footprint: Needs::default(),
         };
         let chunk = Chunk::new(0, 2, Degree::new(2).unwrap()).unwrap();
-        let place = Place { host: "127.0.0.1", port: 7, chunk };
+        let place = Place { host: "127.0.0.1", port: 7, chunk, arena: Path::new("/a") };
         command_line(&spec, place).whole().join(" ")
     }
 

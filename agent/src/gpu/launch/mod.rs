@@ -6,6 +6,7 @@ mod process;
 mod record;
 mod session;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -28,6 +29,8 @@ pub struct Program {
     pub chunk: Chunk,
     /// Where it listens, such as `http://127.0.0.1:30001`.
     pub url: String,
+    /// The socket on which a server whose weights the agent keeps waits for them.
+    pub arena: PathBuf,
 }
 
 /// Starts and ends the programs of engines.

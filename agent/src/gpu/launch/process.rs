@@ -170,8 +170,11 @@ impl Launcher for Processes {
         chunk: Chunk,
     ) -> Result<Program, Trouble> {
         let port = free_port()?;
-        let line = command_line(&spec, Place { host: "127.0.0.1", port, chunk });
-        let program = Program { engine, spec, chunk, url: format!("http://127.0.0.1:{port}") };
+        let url = format!("http://127.0.0.1:{port}");
+        let program = self.records.program(engine, spec, chunk, url);
+        let place = Place { host: "127.0.0.1", port, chunk, arena: &program.arena };
+        let line = command_line(&program.spec, place);
+        self.records.make_arena(engine)?;
         // Were the agent killed now, the next one would find the process by its mark.
         self.records.write(&Record::new(&program, Runs::Unborn))?;
         let leader = self.spawn(engine, &line, chunk);
@@ -220,7 +223,7 @@ impl Launcher for Processes {
     async fn found(&self) -> Vec<Program> {
         let mut found = Vec::new();
         for record in self.records.all() {
-            let Some(program) = record.program() else { continue };
+            let Some(program) = self.records.recorded(&record) else { continue };
             match &record.runs {
                 Runs::Process(leader) if !leader.session().is_empty() => {
                     self.running().insert(program.engine, leader.clone());

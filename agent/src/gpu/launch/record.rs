@@ -51,17 +51,9 @@ pub(super) struct Leader {
 
 impl Record {
     pub(super) fn new(program: &Program, runs: Runs) -> Self {
-        let Program { engine, spec, chunk, url } = program;
+        let Program { engine, spec, chunk, url, .. } = program;
         let (spec, url) = (EngineSpec::clone(spec), url.clone());
         Self { engine: engine.0, spec, start: chunk.start(), url, runs }
-    }
-
-    /// The program; `None` for a record that this agent could not have written.
-    pub(super) fn program(&self) -> Option<Program> {
-        let degree = Degree::new(self.spec.degree).ok()?;
-        let chunk = Chunk::new(0, self.start, degree)?;
-        let (spec, url) = (Arc::new(self.spec.clone()), self.url.clone());
-        Some(Program { engine: EngineId(self.engine), spec, chunk, url })
     }
 }
 
@@ -76,6 +68,30 @@ impl Records {
     /// Where what an engine prints is kept.
     pub(super) fn log(&self, engine: EngineId) -> PathBuf {
         self.dir.join(format!("{}.log", engine.0))
+    }
+
+    /// The directory of the socket on which an engine waits for its weights.
+    pub(super) fn arena_dir(&self, engine: EngineId) -> PathBuf {
+        self.dir.join(format!("{}.arena", engine.0))
+    }
+
+    /// A program that is about to be started, or was found.
+    pub(super) fn program(
+        &self,
+        engine: EngineId,
+        spec: Arc<EngineSpec>,
+        chunk: Chunk,
+        url: String,
+    ) -> Program {
+        Program { engine, spec, chunk, url, arena: self.arena_dir(engine).join("sock") }
+    }
+
+    /// The program of a record; `None` for one that this agent could not have written.
+    pub(super) fn recorded(&self, record: &Record) -> Option<Program> {
+        let degree = Degree::new(record.spec.degree).ok()?;
+        let chunk = Chunk::new(0, record.start, degree)?;
+        let (spec, url) = (Arc::new(record.spec.clone()), record.url.clone());
+        Some(self.program(EngineId(record.engine), spec, chunk, url))
     }
 
     fn path(&self, engine: EngineId) -> PathBuf {
@@ -111,6 +127,17 @@ impl Records {
             // What is not there is removed.
             let _absent = std::fs::remove_file(path);
         }
+        let _absent = std::fs::remove_dir_all(self.arena_dir(engine));
+    }
+
+    /// Makes the directory of an engine's socket, empty.
+    pub(super) fn make_arena(&self, engine: EngineId) -> Result<(), Trouble> {
+        let dir = self.arena_dir(engine);
+        let _absent = std::fs::remove_dir_all(&dir);
+        std::fs::create_dir(&dir).map_err(|error| {
+            let why = format!("the agent cannot make {}: {error}", dir.display());
+            Trouble::Refused(Order::Launch, why)
+        })
     }
 
     /// All that can be read; the others are removed, and said.

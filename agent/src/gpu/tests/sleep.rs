@@ -34,7 +34,7 @@ impl Launcher for Sims {
         let sim = EngineSim::start(config).await.map_err(|e| Trouble::Died(e.to_string()))?;
         let url = sim.url();
         self.running.lock().await.insert(engine, sim);
-        Ok(Program { engine, spec, chunk, url })
+        Ok(Program { engine, spec, chunk, url, arena: "".into() })
     }
 
     async fn end(&self, engine: EngineId) -> Result<(), Trouble> {
