@@ -6,6 +6,7 @@
 //! [`Station`] is both, with what the node has.
 
 pub mod backend;
+pub mod cuda;
 pub mod driver;
 mod engines;
 pub mod fake;
