@@ -53,7 +53,7 @@ fn engine(python: &str, model: &Path, evict: EvictBy) -> Arc<EngineSpec> {
         model: model.to_owned(),
         evict,
         probe: Some(Probe { path: "/reward".into(), body }),
-        footprint: Needs { device: 6 << 20, residue: 0, host: 1 },
+        footprint: Needs { device: 4 << 20, residue: 0, host: 1 },
         ..spec(&[&args[..], &["--device", "cpu"]].concat())
     })
 }
@@ -76,7 +76,7 @@ async fn services_share_a_gpu_and_answer_bit_for_bit_as_if_alone() {
     let Some(python) = python() else { return };
     let dir = tempfile::tempdir().unwrap();
     let station = station(dir.path(), "pinned", None);
-    let footprint = Footprint { device: 6 << 20, residue: 0, host: 1, expected: Limits::default() };
+    let footprint = Footprint { device: 4 << 20, residue: 0, host: 1, expected: Limits::default() };
     let models = ["1", "2", "3"].map(|seed| model(&python, &dir.path().join(seed), seed));
     let launch = async |engine: u64, model: &Path, evict| {
         let spec = self::engine(&python, model, evict);

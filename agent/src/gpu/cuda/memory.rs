@@ -19,7 +19,7 @@ const STREAMS: usize = 4;
 /// Pinned for every context: `CU_MEMHOSTALLOC_PORTABLE`.
 const PORTABLE: u32 = 1;
 
-/// The blocks of all GPUs. They live as long as the process.
+/// The blocks of all GPUs.
 #[derive(Debug)]
 pub struct Arena {
     gpus: Vec<Gpu>,
@@ -119,6 +119,25 @@ impl Gpu {
         );
         let done: Vec<_> = self.streams.iter().map(|stream| stream.synchronize()).collect();
         copied.and(done.into_iter().collect())
+    }
+}
+
+impl Drop for Gpu {
+    fn drop(&mut self) {
+        let mapped = self.handles.len() * BLOCK as usize;
+        let freed = self.context.bind_to_thread().and_then(|()| {
+            // SAFETY: nothing copies to the range any more: copies borrow this. What other
+            // processes have mapped stays theirs until they let it go.
+            unsafe { sys::cuMemUnmap(self.address, mapped).result()? };
+            for handle in &self.handles {
+                // SAFETY: each was created here, and is released once.
+                unsafe { sys::cuMemRelease(*handle).result()? };
+            }
+            Ok(())
+        });
+        if let Err(error) = freed {
+            tracing::warn!(%error, "the arena of a GPU cannot be freed");
+        }
     }
 }
 
