@@ -58,5 +58,6 @@ fn snapshot(stats: rollwright_proto::v1::StatsResponse) -> QueueSnapshot {
         trajectories: count(stats.trajectories),
         nodes: nodes.collect(),
         quotas: quotas.map(|quota| (quota.name, quota.running, quota.waiting)).collect(),
+        gpu_pools: Vec::new(),
     }
 }

@@ -76,6 +76,7 @@ fn settings(storage: Storage) -> Settings {
         image_pull_policy: "IfNotPresent".to_owned(),
         reservation_image: None,
         reservation_priority_class: Some("reservations".to_owned()),
+        agent_requests: crate::agents::AgentRequests::default(),
         metrics_secret: "rollwright-metrics".to_owned(),
         storage,
     }
