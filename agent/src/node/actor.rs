@@ -231,6 +231,15 @@ impl Actor {
             Some(FromQueue::FileDone(done)) => {
                 self.transfers.remove(&done.transfer);
             }
+            // The GPUs' own task is told of these.
+            Some(
+                FromQueue::RestoreEngine(_)
+                | FromQueue::EvictEngine(_)
+                | FromQueue::StopEngine(_)
+                | FromQueue::StartCall(_)
+                | FromQueue::CancelCall(_)
+                | FromQueue::AckCall(_),
+            ) => {}
             // The link has seen to it; anything else is a newer queue's.
             Some(FromQueue::Welcome(_)) | None => {}
         }
@@ -312,6 +321,7 @@ impl Actor {
             memory_bytes: self.topology.memory_bytes,
             sandboxes: ready.collect(),
             actions: actions.collect(),
+            gpu: None,
         }
     }
 

@@ -262,6 +262,7 @@ pub(crate) fn stats(stats: &Stats, accepted: u64, finished: u64) -> pb::StatsRes
         finished_total: finished,
         nodes: nodes.collect(),
         quotas: quotas.collect(),
+        gpu_pools: Vec::new(),
     }
 }
 
@@ -286,6 +287,7 @@ impl Weigh for pb::QueueMessage {
         let payload = match &self.message {
             Some(Message::StartAction(start)) => start.command.as_ref().map_or(0, command_bytes),
             Some(Message::FileData(file)) => file.data.len(),
+            Some(Message::StartCall(call)) => call.body.len(),
             _ => 0,
         };
         128 + payload

@@ -136,6 +136,10 @@ impl ActionService for ActionApi {
         Ok(Response::new(Box::pin(events)))
     }
 
+    async fn call(&self, _: Request<pb::CallRequest>) -> Answer<pb::CallResponse> {
+        Err(refused(user("NoGpuPool", "this queue has no pool of GPUs")))
+    }
+
     async fn cancel(&self, request: Request<pb::CancelRequest>) -> Answer<pb::CancelResponse> {
         let caller = caller(&request)?;
         let pb::CancelRequest { action_id, job } = request.into_inner();

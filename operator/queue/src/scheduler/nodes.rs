@@ -196,6 +196,11 @@ impl Scheduler {
                 self.transfers.done(node, done.transfer, done.fault.map(fault::from_proto));
                 None
             }
+            // The GPU pools are told of these.
+            FromAgent::EngineReport(_)
+            | FromAgent::EngineBroke(_)
+            | FromAgent::GpuChanged(_)
+            | FromAgent::CallEnded(_) => None,
             // Its arrival is what counts.
             FromAgent::Heartbeat(_) => None,
             FromAgent::Hello(_) => {

@@ -157,6 +157,7 @@ fn hello(name: &str, cores: u32, node: &Node) -> pb::Hello {
         memory_bytes: 1 << 30,
         sandboxes: sandboxes.collect(),
         actions: actions.collect(),
+        gpu: None,
     }
 }
 
