@@ -36,13 +36,13 @@ pub(super) struct Entry {
     pub(super) reserved_memory_bytes: u64,
     /// What of its GPUs reward services may have; absent: nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) gpu: Option<Gpus>,
+    pub(super) gpu: Option<Devices>,
 }
 
 /// What the agent is told of its node's GPUs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Gpus {
+pub(super) struct Devices {
     pub(super) pool: String,
     /// So many of them, from the first on.
     pub(super) gpus: u32,
@@ -90,7 +90,7 @@ fn entry(served: &Served, before: Option<&Entry>) -> Option<Entry> {
 }
 
 /// What is said of the node's GPUs; none until their reservation has run.
-fn gpus(served: &Served, before: Option<&Entry>) -> Option<Gpus> {
+fn gpus(served: &Served, before: Option<&Entry>) -> Option<Devices> {
     let alone = served.pool.spec.gpu.is_some();
     let (pool, reservation) = match &served.gpus {
         Some((pool, reservation)) => (pool, reservation),
@@ -104,11 +104,11 @@ fn gpus(served: &Served, before: Option<&Entry>) -> Option<Gpus> {
         return before.and_then(|before| before.gpu.clone()).filter(|gpu| gpu.pool == name);
     };
     let gpus = gpus.min(spec.gpus_per_node);
-    Some(Gpus { pool: name, gpus, host_memory_bytes: memory, reservation })
+    Some(Devices { pool: name, gpus, host_memory_bytes: memory, reservation })
 }
 
 /// A node without sandboxes.
-fn of_gpus_alone(served: &Served, gpu: &Gpus) -> Option<Entry> {
+fn of_gpus_alone(served: &Served, gpu: &Devices) -> Option<Entry> {
     Some(Entry {
         pool: served.pool.metadata.name.clone()?,
         queue: address_of(&served.owner),

@@ -157,7 +157,7 @@ fn judges(reservation: bool) -> (Arc<ResourcePool>, Option<Arc<Pod>>) {
 #[test]
 fn an_agent_learns_its_gpus_when_they_are_held() {
     let entry = |secret: &Secret| build::entry_before(Some(secret), "cpu-1");
-    let expected = build::Gpus {
+    let expected = build::Devices {
         pool: "judges".to_owned(),
         gpus: 4,
         host_memory_bytes: 200 << 30,
