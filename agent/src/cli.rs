@@ -9,6 +9,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::AgentConfig;
+use crate::gpu::Gpus;
+use crate::gpu::fake::FakeConfig;
 use crate::http::HttpConfig;
 use crate::link::{Endpoint, TlsFiles};
 use crate::policy::Policy;
@@ -91,9 +93,20 @@ pub struct Cli {
     reserved_memory_mib: u64,
     /// This node's own policy (YAML or JSON): images, maxMemoryBytes, maxPids,
     /// maxDiskBytes, requireDiskBound, minFreeDiskBytes, maxTmpfsBytes, maxOutputBytes,
-    /// network, closedCidrs, forbiddenCidrs, dnsServers, pull
+    /// network, closedCidrs, forbiddenCidrs, dnsServers, pull; for engines on GPUs
+    /// engines.images, .programs, .models, .network, .pull
     #[arg(long)]
     policy: Option<PathBuf>,
+    /// Memory that engines on GPUs may keep, in MiB: weights of those that sleep
+    #[arg(long, default_value_t = 65_536, value_name = "MIB")]
+    engine_memory_mib: u64,
+    /// Offer a FAKE of GPUs, for tests: COUNT:BYTES, such as 8:80Gi. Engines are then
+    /// started without a GPU, and must need none
+    #[arg(long, value_name = "COUNT:BYTES")]
+    fake_gpus: Option<FakeGpus>,
+    /// Bandwidth between host and each FAKE GPU, in bytes a second
+    #[arg(long, default_value_t = 25_000_000_000, value_name = "BYTES", requires = "fake_gpus")]
+    fake_bandwidth: u64,
     /// Sandboxes that are made ready at the same time
     #[arg(long, default_value_t = 4)]
     resets_at_once: usize,
@@ -109,6 +122,29 @@ pub struct Cli {
     /// Form of the log
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     log_format: LogFormat,
+}
+
+/// `COUNT:BYTES`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct FakeGpus {
+    gpus: u32,
+    memory: u64,
+}
+
+impl std::str::FromStr for FakeGpus {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("`{text}`: use COUNT:BYTES, such as 8:80Gi, with 1 to 128 GPUs");
+        let (count, bytes) = text.split_once(':').ok_or_else(wrong)?;
+        let gpus = count.parse().ok().filter(|gpus| (1..=128).contains(gpus));
+        let units = [("Ki", 10), ("Mi", 20), ("Gi", 30), ("Ti", 40), ("", 0)];
+        let scaled = units.iter().find_map(|(unit, bits)| {
+            let number: u64 = bytes.strip_suffix(unit)?.parse().ok()?;
+            number.checked_mul(1 << bits).filter(|bytes| *bytes > 0)
+        });
+        Ok(Self { gpus: gpus.ok_or_else(wrong)?, memory: scaled.ok_or_else(wrong)? })
+    }
 }
 
 /// Which queue the agent works for.
@@ -171,7 +207,15 @@ impl Cli {
             cores: cores.iter().collect(),
             memory_bytes: self.reserved_memory_mib.saturating_mul(1 << 20),
         };
+        let host = self.engine_memory_mib.saturating_mul(1 << 20);
+        let fake = self.fake_gpus.map(|FakeGpus { gpus, memory }| {
+            let bandwidth = self.fake_bandwidth;
+            let orders = Some(self.state_dir.join("fake-gpus"));
+            Gpus::Fake(FakeConfig { gpus, memory, host, bandwidth, load: bandwidth, orders })
+        });
         let config = AgentConfig {
+            gpus: fake.unwrap_or_default(),
+            engine_memory: host,
             pool: self.pool,
             docker_socket: self.docker_socket,
             docker_config: self.docker_config,
@@ -213,6 +257,16 @@ mod tests {
     fn the_command_line_is_consistent() {
         use clap::CommandFactory as _;
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn fake_gpus_are_counted_and_sized() {
+        let parsed = |text: &str| text.parse::<FakeGpus>().map(|fake| (fake.gpus, fake.memory));
+        assert_eq!(parsed("8:80Gi"), Ok((8, 80 << 30)));
+        assert_eq!(parsed("1:7"), Ok((1, 7)));
+        for wrong in ["8", "0:1Gi", "129:1", "8:", "8:0", "8:1GB", "x:1"] {
+            assert!(parsed(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

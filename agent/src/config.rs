@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::gpu::Gpus;
 use crate::http::HttpConfig;
 use crate::policy::Policy;
 use crate::topology::Reserved;
@@ -41,6 +42,10 @@ pub struct AgentConfig {
     pub images: ImageGc,
     /// Where metrics are served; `None` is nowhere.
     pub http: Option<HttpConfig>,
+    /// Which GPUs the node offers.
+    pub gpus: Gpus,
+    /// Bytes of the node's memory that engines on GPUs may keep.
+    pub engine_memory: u64,
 }
 
 /// When images that this agent pulled are removed.
@@ -81,6 +86,8 @@ impl AgentConfig {
             remove_on_exit: false,
             images: ImageGc::default(),
             http: None,
+            gpus: Gpus::default(),
+            engine_memory: 0,
         }
     }
 }

@@ -1,16 +1,25 @@
 //! What the driver needs of the outside.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use rollwright_core::fault::Fault;
-use rollwright_core::gpu::{Chunk, EngineId, Kind, Trouble};
+use rollwright_core::gpu::{Chunk, EngineId, Trouble};
 use rollwright_core::ids::ActionId;
+
+use super::spec::{EngineSpec, Found, Occupant};
 
 /// Moves engines on and off the device. That a call returned proves nothing; the driver looks
 /// for itself. A call whose future is dropped may have had its effect or not.
 #[async_trait]
 pub trait Backend: Send + Sync + 'static {
     /// Starts an engine on a chunk; returns when it is ready to serve.
-    async fn launch(&self, engine: EngineId, kind: Kind, chunk: Chunk) -> Result<(), Trouble>;
+    async fn launch(
+        &self,
+        engine: EngineId,
+        spec: Arc<EngineSpec>,
+        chunk: Chunk,
+    ) -> Result<(), Trouble>;
 
     /// Brings a sleeping engine back.
     async fn wake(&self, engine: EngineId) -> Result<(), Trouble>;
@@ -27,15 +36,22 @@ pub trait Backend: Send + Sync + 'static {
     /// Whether the engine answers a small request of its service's kind.
     async fn probe(&self, engine: EngineId) -> Result<bool, Trouble>;
 
-    /// Where an engine takes actions.
+    /// Where an engine takes actions, such as `http://127.0.0.1:30001`.
     async fn address(&self, engine: EngineId) -> Option<String>;
+
+    /// Where an engine is; `None` for one that does not exist.
+    async fn occupant(&self, engine: EngineId) -> Option<Occupant>;
+
+    /// Engines that live, those of an earlier process of the agent among them. Without
+    /// proofs: [`super::Station::found`] adds them.
+    async fn found(&self) -> Vec<Found>;
 }
 
 /// The device's own account of its memory.
 #[async_trait]
 pub trait Device: Send + Sync + 'static {
-    /// Bytes that an engine has on the fullest of its GPUs.
-    async fn held(&self, engine: EngineId) -> Result<u64, Trouble>;
+    /// Bytes that an engine has on the fullest of its GPUs. One without processes has none.
+    async fn held(&self, engine: EngineId, at: Option<&Occupant>) -> Result<u64, Trouble>;
 }
 
 /// Makes the calls that actions are. The answer goes to whoever waits for it, not through the

@@ -1,22 +1,84 @@
-//! Carries out the commands of the core: every order within its limit, every result verified.
+//! Carries out what the core decided: every order within its limit, every result verified.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rollwright_core::fault::{Fault, FaultKind};
-use rollwright_core::gpu::{Command, EngineId, Event, Order, OrderId, Proof, Trouble};
+use rollwright_core::gpu::{Chunk, EngineId, Event, Order, OrderId, Proof, Trouble};
 use rollwright_core::ids::ActionId;
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinError, JoinSet};
 
 use super::backend::{Backend, Caller, Device};
+use super::spec::{EngineSpec, Occupant};
 
 /// Between two looks at memory that has not followed yet: an engine gives it back shortly
 /// after its call has returned.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// How long memory may take to follow.
 const FOLLOWS_IN: Duration = Duration::from_secs(2);
+
+/// A command of the core, as it reaches the node: see [`rollwright_core::gpu::Command`].
+#[derive(Debug, Clone, PartialEq)]
+pub enum Instruction {
+    /// Start an engine: answered by [`Event::Restored`].
+    Launch {
+        /// The engine.
+        engine: EngineId,
+        /// The order.
+        order: OrderId,
+        /// What it is.
+        spec: Arc<EngineSpec>,
+        /// On which GPUs.
+        chunk: Chunk,
+        /// Time for it.
+        limit: Duration,
+    },
+    /// Bring a sleeping engine back: answered by [`Event::Restored`].
+    Wake {
+        /// The engine.
+        engine: EngineId,
+        /// The order.
+        order: OrderId,
+        /// Time for it.
+        limit: Duration,
+    },
+    /// Put an engine to sleep: answered by [`Event::Evicted`].
+    Evict {
+        /// The engine.
+        engine: EngineId,
+        /// The order.
+        order: OrderId,
+        /// Bytes that it may keep on each GPU.
+        residue: u64,
+        /// Time for it.
+        limit: Duration,
+    },
+    /// End an engine, whatever it does: answered by [`Event::Stopped`].
+    Stop {
+        /// The engine.
+        engine: EngineId,
+        /// The order.
+        order: OrderId,
+        /// Time for it.
+        limit: Duration,
+    },
+    /// Make an action's call: answered by [`Event::Finished`].
+    Run {
+        /// The action.
+        action: ActionId,
+        /// Where.
+        engine: EngineId,
+    },
+    /// End a call; its end is still reported.
+    Cancel {
+        /// The action.
+        action: ActionId,
+        /// Where.
+        engine: EngineId,
+    },
+}
 
 /// Carries out commands for one node. Events are sent in the order in which things end; the
 /// core knows by their numbers which are void.
@@ -57,7 +119,11 @@ impl Driver {
 
     /// Works until there are no more commands, or nobody takes events. What is under way is
     /// then dropped; engines stay as they are.
-    pub async fn run(mut self, mut commands: mpsc::Receiver<Command>, events: mpsc::Sender<Event>) {
+    pub async fn run(
+        mut self,
+        mut commands: mpsc::Receiver<Instruction>,
+        events: mpsc::Sender<Event>,
+    ) {
         loop {
             let event = tokio::select! {
                 command = commands.recv() => match command {
@@ -74,33 +140,36 @@ impl Driver {
         }
     }
 
-    fn obey(&mut self, command: Command) -> Option<Event> {
-        match command {
-            Command::Restore { engine, order, chunk, kind, launch, limit, .. } => {
-                let (backend, device) = (Arc::clone(&self.backend), Arc::clone(&self.device));
+    fn obey(&mut self, instruction: Instruction) -> Option<Event> {
+        let (backend, device) = (Arc::clone(&self.backend), Arc::clone(&self.device));
+        match instruction {
+            Instruction::Launch { engine, order, spec, chunk, limit } => {
                 self.order(engine, order, async move {
-                    let what = if launch { Order::Launch } else { Order::Wake };
-                    let restored = async {
-                        if launch {
-                            backend.launch(engine, kind, chunk).await?;
-                        } else {
-                            backend.wake(engine).await?;
-                        }
+                    let launched = async {
+                        backend.launch(engine, spec, chunk).await?;
                         prove(&*backend, &*device, engine).await
                     };
-                    Event::Restored(engine, order, within(limit, what, restored).await)
+                    Event::Restored(engine, order, within(limit, Order::Launch, launched).await)
                 });
             }
-            Command::Evict { engine, order, residue, limit, .. } => {
-                let (backend, device) = (Arc::clone(&self.backend), Arc::clone(&self.device));
+            Instruction::Wake { engine, order, limit } => {
+                self.order(engine, order, async move {
+                    let woken = async {
+                        backend.wake(engine).await?;
+                        prove(&*backend, &*device, engine).await
+                    };
+                    Event::Restored(engine, order, within(limit, Order::Wake, woken).await)
+                });
+            }
+            Instruction::Evict { engine, order, residue, limit } => {
                 self.order(engine, order, async move {
                     let evicted = evict(&*backend, &*device, engine, residue);
                     Event::Evicted(engine, order, within(limit, Order::Evict, evicted).await)
                 });
             }
-            Command::Stop { engine, order, limit, .. } => self.stop(engine, order, limit),
-            Command::Run { action, engine, .. } => self.call(action, engine),
-            Command::Cancel { action, engine, .. } => {
+            Instruction::Stop { engine, order, limit } => self.stop(engine, order, limit),
+            Instruction::Run { action, engine } => self.call(action, engine),
+            Instruction::Cancel { action, engine } => {
                 let Some((_, call)) = self.calls.get(&action) else {
                     let result = Err(cancelled());
                     return Some(Event::Finished { action, engine, result });
@@ -108,8 +177,6 @@ impl Driver {
                 // Its end is reported when the call is dropped.
                 call.abort();
             }
-            // Between the core and its callers.
-            Command::Ended { .. } | Command::Drained(_) => {}
         }
         None
     }
@@ -139,8 +206,9 @@ impl Driver {
         let (backend, device) = (Arc::clone(&self.backend), Arc::clone(&self.device));
         self.order(engine, order, async move {
             let stopped = async {
+                let at = backend.occupant(engine).await;
                 backend.stop(engine).await?;
-                settled(&*device, engine, 0).await
+                settled(&*device, engine, at.as_ref(), 0).await
             };
             Event::Stopped(engine, order, within(limit, Order::Stop, stopped).await)
         });
@@ -206,13 +274,14 @@ async fn within<T>(
 }
 
 /// The three means by which an engine is believed to be resident.
-async fn prove(
+pub(super) async fn prove(
     backend: &dyn Backend,
     device: &dyn Device,
     engine: EngineId,
 ) -> Result<Proof, Trouble> {
     let asleep = backend.is_asleep(engine).await?;
-    let held = device.held(engine).await?;
+    let at = backend.occupant(engine).await;
+    let held = device.held(engine, at.as_ref()).await?;
     let answers = !asleep && backend.probe(engine).await?;
     Ok(Proof { asleep, held, answers })
 }
@@ -225,15 +294,21 @@ async fn evict(
 ) -> Result<Proof, Trouble> {
     backend.evict(engine).await?;
     let asleep = backend.is_asleep(engine).await?;
-    let held = settled(device, engine, residue).await?;
+    let at = backend.occupant(engine).await;
+    let held = settled(device, engine, at.as_ref(), residue).await?;
     Ok(Proof { asleep, held, answers: false })
 }
 
 /// What an engine holds when it is at most `enough`, or after the time that memory may take.
-async fn settled(device: &dyn Device, engine: EngineId, enough: u64) -> Result<u64, Trouble> {
+async fn settled(
+    device: &dyn Device,
+    engine: EngineId,
+    at: Option<&Occupant>,
+    enough: u64,
+) -> Result<u64, Trouble> {
     let until = tokio::time::Instant::now() + FOLLOWS_IN;
     loop {
-        let held = device.held(engine).await?;
+        let held = device.held(engine, at).await?;
         if held <= enough || tokio::time::Instant::now() >= until {
             return Ok(held);
         }

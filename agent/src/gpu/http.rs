@@ -16,11 +16,13 @@ const SHOWN: usize = 200;
 #[derive(Debug, Clone)]
 pub(super) struct Http(Client<HttpConnector, Full<Bytes>>);
 
-impl Http {
-    pub(super) fn new() -> Self {
+impl Default for Http {
+    fn default() -> Self {
         Self(Client::builder(TokioExecutor::new()).build_http())
     }
+}
 
+impl Http {
     /// The reply of a `GET`, as JSON where it is.
     pub(super) async fn get(&self, url: &str) -> Result<Value, String> {
         self.send(axum::http::Method::GET, url, None).await

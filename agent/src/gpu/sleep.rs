@@ -1,19 +1,17 @@
-//! `EngineSleep`: engines leave the device by their own sleep mode.
+//! `EngineSleep`: engines leave the device by their own sleep mode, over HTTP. Their admin
+//! routes are not guarded by any key, so they must be reachable from the agent alone.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::time::Duration;
+use std::collections::BTreeSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
-use rollwright_core::gpu::{Chunk, EngineId, Kind, Order, Trouble};
+use rollwright_core::gpu::{EngineId, Order, Trouble};
 use serde_json::{Value, json};
-use tokio::sync::Mutex;
 
-use super::backend::Backend;
 use super::http::Http;
-
-/// Between two looks whether an engine that starts is ready.
-const READY: Duration = Duration::from_millis(100);
+use super::launch::Program;
+use super::mover::Mover;
+use super::spec::{EngineKind, EngineSpec};
 
 /// Whose sleep routes an engine has, and how deep it sleeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,158 +24,92 @@ pub enum SleepMode {
     Sglang,
 }
 
-/// A small request of the kind that a service serves.
-#[derive(Debug, Clone)]
-pub struct Probe {
-    /// Where it is posted, such as `/score` or `/v1/completions`.
-    pub route: String,
-    /// What is posted.
-    pub body: Value,
-}
-
-/// Starts and ends the processes of engines.
-#[async_trait]
-pub trait Processes: Send + Sync + 'static {
-    /// Starts an engine; its address, such as `http://127.0.0.1:30001`. It need not be ready.
-    async fn start(&self, engine: EngineId, kind: Kind, chunk: Chunk) -> Result<String, Trouble>;
-
-    /// Ends an engine, with all that it started.
-    async fn end(&self, engine: EngineId) -> Result<(), Trouble>;
-}
-
-/// Engines with a sleep mode, over HTTP. Their admin routes are not guarded by any key, so
-/// they must listen on this node's loopback alone.
-pub struct EngineSleep {
-    mode: SleepMode,
-    probe: Probe,
-    processes: Arc<dyn Processes>,
-    http: Http,
-    engines: Mutex<BTreeMap<EngineId, Known>>,
-}
-
-#[derive(Debug, Clone)]
-struct Known {
-    url: String,
-    /// SGLang does not say whether it sleeps: what its last call achieved.
-    asleep: bool,
-}
-
-impl std::fmt::Debug for EngineSleep {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("EngineSleep").field("mode", &self.mode).finish_non_exhaustive()
+impl SleepMode {
+    /// A vLLM that declares no memory of the node keeps its weights nowhere while it sleeps.
+    pub fn of(spec: &EngineSpec) -> Self {
+        match spec.engine {
+            EngineKind::Sglang => Self::Sglang,
+            EngineKind::Vllm if spec.footprint.host == 0 => Self::VllmDiscard,
+            EngineKind::Vllm | EngineKind::Other => Self::VllmOffload,
+        }
     }
+}
+
+/// Engines with a sleep mode.
+#[derive(Debug, Default)]
+pub struct EngineSleep {
+    http: Http,
+    /// SGLang does not say whether it sleeps: those whose last call put them to sleep.
+    told: Mutex<BTreeSet<EngineId>>,
 }
 
 impl EngineSleep {
-    /// Without engines.
-    pub fn new(mode: SleepMode, probe: Probe, processes: Arc<dyn Processes>) -> Self {
-        Self { mode, probe, processes, http: Http::new(), engines: Mutex::default() }
-    }
-
-    async fn url(&self, engine: EngineId) -> Result<String, Trouble> {
-        let known = self.engines.lock().await.get(&engine).map(|known| known.url.clone());
-        known.ok_or_else(|| Trouble::Died("the agent has no such engine".into()))
-    }
-
-    async fn post(&self, engine: EngineId, what: Order, route: &str) -> Result<(), Trouble> {
-        self.post_json(engine, what, route, None).await
-    }
-
-    async fn post_json(
+    async fn post(
         &self,
-        engine: EngineId,
         what: Order,
+        program: &Program,
         route: &str,
         body: Option<Value>,
     ) -> Result<(), Trouble> {
-        let url = format!("{}{route}", self.url(engine).await?);
-        let reply = self.http.post(&url, body).await;
-        reply.map(|_| ()).map_err(|why| Trouble::Refused(what, why))
+        let reply = self.http.post(&format!("{}{route}", program.url), body).await;
+        reply.map(drop).map_err(|why| Trouble::Refused(what, why))
     }
 
-    async fn note(&self, engine: EngineId, asleep: bool) {
-        if let Some(known) = self.engines.lock().await.get_mut(&engine) {
-            known.asleep = asleep;
-        }
+    fn told(&self) -> MutexGuard<'_, BTreeSet<EngineId>> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Both kinds of memory, by the names that SGLang gives them.
-fn all_memory() -> Value {
-    json!({"tags": ["kv_cache", "weights"]})
+fn all_memory() -> Option<Value> {
+    Some(json!({"tags": ["kv_cache", "weights"]}))
 }
 
 #[async_trait]
-impl Backend for EngineSleep {
-    async fn launch(&self, engine: EngineId, kind: Kind, chunk: Chunk) -> Result<(), Trouble> {
-        let url = self.processes.start(engine, kind, chunk).await?;
-        let health = format!("{url}/health");
-        self.engines.lock().await.insert(engine, Known { url, asleep: false });
-        // The order's own limit ends this.
-        while self.http.get(&health).await.is_err() {
-            tokio::time::sleep(READY).await;
-        }
-        Ok(())
-    }
-
-    async fn wake(&self, engine: EngineId) -> Result<(), Trouble> {
-        match self.mode {
-            SleepMode::VllmOffload => self.post(engine, Order::Wake, "/wake_up").await?,
+impl Mover for EngineSleep {
+    async fn wake(&self, program: &Program) -> Result<(), Trouble> {
+        let what = Order::Wake;
+        match SleepMode::of(&program.spec) {
+            SleepMode::VllmOffload => self.post(what, program, "/wake_up", None).await?,
             SleepMode::VllmDiscard => {
                 // The KV cache comes last: it must not be there when weights are loaded.
-                self.post(engine, Order::Wake, "/wake_up?tags=weights").await?;
+                self.post(what, program, "/wake_up?tags=weights", None).await?;
                 let reload = Some(json!({"method": "reload_weights"}));
-                self.post_json(engine, Order::Wake, "/collective_rpc", reload).await?;
-                self.post(engine, Order::Wake, "/wake_up?tags=kv_cache").await?;
+                self.post(what, program, "/collective_rpc", reload).await?;
+                self.post(what, program, "/wake_up?tags=kv_cache", None).await?;
             }
             SleepMode::Sglang => {
-                let route = "/resume_memory_occupation";
-                self.post_json(engine, Order::Wake, route, Some(all_memory())).await?;
+                self.post(what, program, "/resume_memory_occupation", all_memory()).await?;
             }
         }
-        self.note(engine, false).await;
+        self.told().remove(&program.engine);
         Ok(())
     }
 
-    async fn evict(&self, engine: EngineId) -> Result<(), Trouble> {
-        match self.mode {
-            SleepMode::VllmOffload => self.post(engine, Order::Evict, "/sleep?level=1").await?,
-            SleepMode::VllmDiscard => self.post(engine, Order::Evict, "/sleep?level=2").await?,
-            SleepMode::Sglang => {
-                let route = "/release_memory_occupation";
-                self.post_json(engine, Order::Evict, route, Some(all_memory())).await?;
-            }
+    async fn evict(&self, program: &Program) -> Result<(), Trouble> {
+        let (route, body) = match SleepMode::of(&program.spec) {
+            SleepMode::VllmOffload => ("/sleep?level=1", None),
+            SleepMode::VllmDiscard => ("/sleep?level=2", None),
+            SleepMode::Sglang => ("/release_memory_occupation", all_memory()),
+        };
+        self.post(Order::Evict, program, route, body).await?;
+        self.told().insert(program.engine);
+        Ok(())
+    }
+
+    async fn is_asleep(&self, program: &Program) -> Result<bool, Trouble> {
+        if SleepMode::of(&program.spec) == SleepMode::Sglang {
+            return Ok(self.told().contains(&program.engine));
         }
-        self.note(engine, true).await;
-        Ok(())
-    }
-
-    async fn stop(&self, engine: EngineId) -> Result<(), Trouble> {
-        self.processes.end(engine).await?;
-        self.engines.lock().await.remove(&engine);
-        Ok(())
-    }
-
-    async fn is_asleep(&self, engine: EngineId) -> Result<bool, Trouble> {
-        let url = self.url(engine).await?;
-        if self.mode == SleepMode::Sglang {
-            let known = self.engines.lock().await.get(&engine).is_some_and(|known| known.asleep);
-            return Ok(known);
-        }
-        let reply = self.http.get(&format!("{url}/is_sleeping")).await;
+        let reply = self.http.get(&format!("{}/is_sleeping", program.url)).await;
         let reply = reply.map_err(Trouble::Died)?;
         reply.get("is_sleeping").and_then(Value::as_bool).ok_or_else(|| {
+            let url = &program.url;
             Trouble::Died(format!("{url}/is_sleeping did not say whether it sleeps"))
         })
     }
 
-    async fn probe(&self, engine: EngineId) -> Result<bool, Trouble> {
-        let url = self.url(engine).await?;
-        let Probe { route, body } = &self.probe;
-        Ok(self.http.post(&format!("{url}{route}"), Some(body.clone())).await.is_ok())
-    }
-
-    async fn address(&self, engine: EngineId) -> Option<String> {
-        self.url(engine).await.ok()
+    async fn gone(&self, engine: EngineId) {
+        self.told().remove(&engine);
     }
 }

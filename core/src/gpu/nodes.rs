@@ -193,8 +193,10 @@ impl Pool {
         let resident = footprint.zip(adopted.proof).is_some_and(|(footprint, proof)| {
             proof.resident(&footprint).is_ok() && adopted.order.is_none()
         });
-        let known = |running: &Running| self.actions.contains_key(&running.action);
-        let takes = resident && !adopted.running.iter().any(known);
+        let elsewhere = |running: &Running| {
+            self.actions.get(&running.action).is_some_and(|action| action.on.is_some())
+        };
+        let takes = resident && !adopted.running.iter().any(elsewhere);
         if fits && aligned == adopted.start && (takes || adopted.running.is_empty()) {
             self.judge(id, adopted, now);
             self.take_in(id, adopted, now);
@@ -203,18 +205,26 @@ impl Pool {
         }
     }
 
-    /// Actions that an agent runs for a pool that is gone: their ends are reported here.
+    /// Actions that an agent runs for a pool that is gone: their ends are reported here. One
+    /// whose caller has asked again already waits no more.
     fn take_in(&mut self, id: EngineId, adopted: &Adopted, now: Time) {
         let Some(engine) = self.engines.get_mut(&id).filter(|e| e.state == State::Resident) else {
             return;
         };
         for Running { action, deadline } in &adopted.running {
             engine.running.insert(action.clone(), now);
+            if let Some(before) = self.actions.remove(action) {
+                self.timers.remove(&(before.deadline, Timer::Deadline(action.clone())));
+                if let Some(line) = self.waiting.get_mut(&before.kind) {
+                    line.remove(&before.seq);
+                }
+            }
             self.timers.insert((*deadline, Timer::Deadline(action.clone())));
             let (kind, deadline) = (adopted.kind, *deadline);
             let taken = Action { kind, seq: 0, deadline, on: Some(id) };
             self.actions.insert(action.clone(), taken);
         }
+        self.waiting.retain(|_, line| !line.is_empty());
         self.settle(id);
     }
 

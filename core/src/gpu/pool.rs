@@ -28,6 +28,8 @@ pub struct Pool {
     pub(super) ailing: BTreeMap<Kind, Ailing>,
     pub(super) learned: Learned,
     pub(super) stats: Stats,
+    /// Failures of each service's engines.
+    pub(super) failed: BTreeMap<ServiceIndex, u64>,
     pub(super) submitted: u64,
     pub(super) last_engine: u64,
     pub(super) last_order: u64,
@@ -170,6 +172,7 @@ impl Pool {
             ailing: BTreeMap::new(),
             learned: Learned::default(),
             stats: Stats::default(),
+            failed: BTreeMap::new(),
             submitted: 0,
             last_engine: 0,
             last_order: 0,
@@ -271,6 +274,11 @@ impl Pool {
     /// What was done since the pool began.
     pub fn stats(&self) -> Stats {
         self.stats
+    }
+
+    /// Engines of a service that failed since the pool began.
+    pub fn failures(&self, service: ServiceIndex) -> u64 {
+        self.failed.get(&service).copied().unwrap_or(0)
     }
 
     /// How long a phase takes: as measured, else as declared; `None` where neither is known.

@@ -4,14 +4,13 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use rollwright_core::fault::{Fault, FaultKind};
-use rollwright_core::gpu::{Command, EngineId, Event, OrderId};
-use rollwright_core::ids::{ActionId, NodeId};
-use rollwright_core::time::Time;
+use rollwright_core::gpu::{EngineId, Event, OrderId};
+use rollwright_core::ids::ActionId;
 use tokio::sync::mpsc;
 
-use super::node::{LIMIT, footprint, kind};
-use crate::gpu::fake::{FakeConfig, FakeGpus};
-use crate::gpu::{Caller, Driver};
+use super::failures::fake;
+use super::node::{LIMIT, kind, spec};
+use crate::gpu::{Caller, Driver, Instruction};
 
 /// Says that it was called, and never returns.
 struct Hangs(mpsc::UnboundedSender<ActionId>);
@@ -26,36 +25,31 @@ impl Caller for Hangs {
 
 #[tokio::test]
 async fn a_cancelled_call_ends_and_one_whose_engine_is_ended_is_not_reported() {
-    let kinds = [(kind(0), footprint())].into();
-    let fake = FakeConfig { memory: 10, host: 100, bandwidth: 6_000, kinds };
-    let fake = Arc::new(FakeGpus::new(fake));
+    let (fake, _) = fake();
     let (called, mut calls) = mpsc::unbounded_channel();
     let driver = Driver::new(fake.clone(), fake, Arc::new(Hangs(called)));
     let (commands, orders) = mpsc::channel(10);
     let (reports, mut events) = mpsc::channel(10);
     tokio::spawn(driver.run(orders, reports));
-    let (engine, order, launch, limit) = (EngineId(1), OrderId(1), true, LIMIT);
-    let node = NodeId::new("node").unwrap();
+    let (engine, order, limit) = (EngineId(1), OrderId(1), LIMIT);
     let chunk = rollwright_core::gpu::Chunk::new(0, 0, kind(0).degree).unwrap();
-    let restore =
-        Command::Restore { engine, order, node: node.clone(), chunk, kind: kind(0), launch, limit };
-    commands.send(restore).await.unwrap();
+    let spec = Arc::new(spec(kind(0)));
+    commands.send(Instruction::Launch { engine, order, spec, chunk, limit }).await.unwrap();
     assert!(matches!(events.recv().await, Some(Event::Restored(_, _, Ok(_)))));
     let ids = ["cancelled", "ended"].map(|id| ActionId::new(id).unwrap());
     for action in ids.clone() {
-        let (node, deadline) = (node.clone(), Time::ZERO);
-        commands.send(Command::Run { action, engine, node, deadline }).await.unwrap();
+        commands.send(Instruction::Run { action, engine }).await.unwrap();
     }
     let (one, two) = (calls.recv().await, calls.recv().await);
     assert!(one.is_some() && two.is_some() && one != two);
     let [action, _] = ids.clone();
-    commands.send(Command::Cancel { action, engine, node: node.clone() }).await.unwrap();
+    commands.send(Instruction::Cancel { action, engine }).await.unwrap();
     let Some(Event::Finished { action, result, .. }) = events.recv().await else {
         panic!("the call that was cancelled has ended");
     };
     assert_eq!((action, result.unwrap_err().kind), (ids[0].clone(), FaultKind::Cancelled));
     let order = OrderId(2);
-    commands.send(Command::Stop { engine, order, node, limit }).await.unwrap();
+    commands.send(Instruction::Stop { engine, order, limit }).await.unwrap();
     assert!(matches!(events.recv().await, Some(Event::Stopped(_, OrderId(2), Ok(0)))));
     drop(commands);
     assert!(events.recv().await.is_none(), "nothing more is reported");

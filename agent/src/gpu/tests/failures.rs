@@ -5,19 +5,27 @@ use std::time::Duration;
 
 use rollwright_core::gpu::Limits;
 
-use super::node::{Wired, config, footprint, kind};
-use crate::gpu::fake::{FakeConfig, FakeFailure, FakeGpus};
-use crate::gpu::{Backend, Device};
+use super::node::{Wired, config, kind, spec};
+use tokio::sync::mpsc;
+
+/// A fake of one GPU of 10 bytes, without processes.
+pub(super) fn fake() -> (Arc<FakeGpus>, mpsc::Receiver<Incident>) {
+    let (memory, host, bandwidth) = (10, 100, 6_000);
+    let config = FakeConfig { gpus: 1, memory, host, bandwidth, load: bandwidth, orders: None };
+    let (incidents, happens) = mpsc::channel(10);
+    (Arc::new(FakeGpus::new(config, Arc::new(Phantoms::default()), incidents)), happens)
+}
+
+use crate::gpu::fake::{FakeConfig, FakeFailure, FakeGpus, Phantoms};
+use crate::gpu::{Backend, Device, Incident};
 
 /// A fake GPU, two services that do not fit on it together, and limits for wake and stop.
 async fn wired(limit: Duration) -> (Arc<FakeGpus>, Wired) {
-    let kinds = [(kind(0), footprint()), (kind(1), footprint())].into();
-    let fake = FakeConfig { memory: 10, host: 100, bandwidth: 6_000, kinds };
-    let fake = Arc::new(FakeGpus::new(fake));
+    let (fake, _) = fake();
     let limits = Limits { wake: limit, stop: limit, ..Limits::default() };
     let backend = Arc::clone(&fake) as Arc<dyn Backend>;
     let device = Arc::clone(&fake) as Arc<dyn Device>;
-    let wired = Wired::new(config(2, limits), backend, device).await;
+    let wired = Wired::new(config(2, limits), spec(kind(0)), backend, device).await;
     (fake, wired)
 }
 

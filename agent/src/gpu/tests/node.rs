@@ -15,7 +15,8 @@ use rollwright_core::time::Time;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::gpu::{Backend, Caller, Device, Driver};
+use crate::gpu::spec::{EngineKind, EngineSpec, EvictBy, Needs};
+use crate::gpu::{Backend, Caller, Device, Driver, Instruction};
 
 /// A generous limit of a whole test.
 pub(super) const LIMIT: Duration = Duration::from_mins(2);
@@ -27,6 +28,43 @@ pub(super) fn kind(service: usize) -> Kind {
 /// What each service of a test needs: two do not fit on a GPU of 10.
 pub(super) fn footprint() -> Footprint {
     Footprint { device: 6, residue: 1, host: 1, expected: Limits::default() }
+}
+
+/// What the engines of a service are.
+pub(super) fn spec(kind: Kind) -> EngineSpec {
+    let Footprint { device, residue, host, .. } = footprint();
+    EngineSpec {
+        service: format!("s{}", kind.service.0),
+        engine: EngineKind::Vllm,
+        image: None,
+        args: Vec::new(),
+        env: BTreeMap::new(),
+        model: "model".into(),
+        served_name: "engine-sim".into(),
+        degree: kind.degree.gpus(),
+        evict: EvictBy::EngineSleep,
+        probe: None,
+        footprint: Needs { device, residue, host },
+    }
+}
+
+/// A command as it reaches the node; none is one that stays with the core.
+pub(super) fn instruction(command: Command, spec: &EngineSpec) -> Option<Instruction> {
+    Some(match command {
+        Command::Restore { engine, order, chunk, kind, launch: true, limit, .. } => {
+            let service = format!("s{}", kind.service.0);
+            let spec = Arc::new(EngineSpec { service, ..spec.clone() });
+            Instruction::Launch { engine, order, spec, chunk, limit }
+        }
+        Command::Restore { engine, order, limit, .. } => Instruction::Wake { engine, order, limit },
+        Command::Evict { engine, order, residue, limit, .. } => {
+            Instruction::Evict { engine, order, residue, limit }
+        }
+        Command::Stop { engine, order, limit, .. } => Instruction::Stop { engine, order, limit },
+        Command::Run { action, engine, .. } => Instruction::Run { action, engine },
+        Command::Cancel { action, engine, .. } => Instruction::Cancel { action, engine },
+        Command::Ended { .. } | Command::Drained(_) => return None,
+    })
 }
 
 /// Services with one engine each, and these limits for orders.
@@ -59,7 +97,8 @@ pub(super) struct Wired {
     pub(super) pool: Pool,
     pub(super) calls: Arc<Calls>,
     pub(super) ended: BTreeMap<ActionId, Result<(), Fault>>,
-    commands: mpsc::Sender<Command>,
+    spec: EngineSpec,
+    commands: mpsc::Sender<Instruction>,
     events: mpsc::Receiver<Event>,
     begun: Instant,
     submitted: usize,
@@ -69,6 +108,7 @@ impl Wired {
     /// A node with one GPU of 10 bytes and memory for a hundred engines.
     pub(super) async fn new(
         config: Config,
+        spec: EngineSpec,
         backend: Arc<dyn Backend>,
         device: Arc<dyn Device>,
     ) -> Self {
@@ -79,7 +119,7 @@ impl Wired {
         tokio::spawn(driver.run(orders, reports));
         let (pool, ended) = (Pool::new(config), BTreeMap::new());
         let begun = Instant::now();
-        let mut wired = Self { pool, calls, ended, commands, events, begun, submitted: 0 };
+        let mut wired = Self { pool, calls, ended, spec, commands, events, begun, submitted: 0 };
         let name = NodeId::new("node").unwrap();
         let (lost, engines) = (Vec::new(), Vec::new());
         let node = Node { name, gpus: 1, memory: 10, host: 100, lost, engines };
@@ -133,7 +173,9 @@ impl Wired {
             if let Command::Ended { action, result } = &command {
                 assert!(self.ended.insert(action.clone(), result.clone()).is_none());
             }
-            self.commands.send(command).await.expect("a driver");
+            if let Some(instruction) = instruction(command, &self.spec) {
+                self.commands.send(instruction).await.expect("a driver");
+            }
         }
     }
 }

@@ -4,14 +4,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use rollwright_core::gpu::{Chunk, EngineId, Kind, Limits, Trouble};
+use rollwright_core::gpu::{Chunk, EngineId, Limits, Trouble};
 use rollwright_engine_sim::{Config, Dialect, EngineSim};
 use serde_json::json;
 use tokio::sync::Mutex;
 
-use super::node::{Wired, config};
-use crate::gpu::Device;
-use crate::gpu::sleep::{EngineSleep, Probe, Processes, SleepMode};
+use super::node::{Wired, config, kind, spec};
+use crate::gpu::launch::{Launcher, Program};
+use crate::gpu::sleep::SleepMode;
+use crate::gpu::spec::{EngineKind, EngineSpec, Needs, Occupant, Probe};
+use crate::gpu::{Device, Engines, Movers};
 
 /// Engine-sims in this process. As a device it goes by the calls that they took.
 #[derive(Default)]
@@ -21,13 +23,18 @@ struct Sims {
 }
 
 #[async_trait]
-impl Processes for Sims {
-    async fn start(&self, engine: EngineId, _: Kind, _: Chunk) -> Result<String, Trouble> {
+impl Launcher for Sims {
+    async fn start(
+        &self,
+        engine: EngineId,
+        spec: Arc<EngineSpec>,
+        chunk: Chunk,
+    ) -> Result<Program, Trouble> {
         let config = Config { dialect: self.dialect, ..Config::default() };
         let sim = EngineSim::start(config).await.map_err(|e| Trouble::Died(e.to_string()))?;
         let url = sim.url();
         self.running.lock().await.insert(engine, sim);
-        Ok(url)
+        Ok(Program { engine, spec, chunk, url, arena: "".into() })
     }
 
     async fn end(&self, engine: EngineId) -> Result<(), Trouble> {
@@ -35,6 +42,19 @@ impl Processes for Sims {
             sim.stop().await;
         }
         Ok(())
+    }
+
+    async fn pids(&self, engine: EngineId) -> Vec<u32> {
+        let there = self.running.lock().await.contains_key(&engine);
+        there.then(std::process::id).into_iter().collect()
+    }
+
+    async fn last_words(&self, _: EngineId) -> String {
+        String::new()
+    }
+
+    async fn found(&self) -> Vec<Program> {
+        Vec::new()
     }
 }
 
@@ -49,7 +69,7 @@ fn moves(sim: &EngineSim) -> Vec<String> {
 
 #[async_trait]
 impl Device for Sims {
-    async fn held(&self, engine: EngineId) -> Result<u64, Trouble> {
+    async fn held(&self, engine: EngineId, _: Option<&Occupant>) -> Result<u64, Trouble> {
         let running = self.running.lock().await;
         let Some(sim) = running.get(&engine) else { return Ok(0) };
         let last = moves(sim).pop();
@@ -65,10 +85,17 @@ async fn taking_turns(mode: SleepMode, dialect: Dialect) -> Vec<Vec<String>> {
         _ => json!({"model": Config::default().model, "prompt": "1", "max_tokens": 1}),
     };
     let route = if dialect == Dialect::Sglang { "/generate" } else { "/v1/completions" };
-    let probe = Probe { route: route.into(), body };
-    let backend = EngineSleep::new(mode, probe, Arc::clone(&sims) as Arc<dyn Processes>);
+    let engine = if dialect == Dialect::Sglang { EngineKind::Sglang } else { EngineKind::Vllm };
+    let mut spec = spec(kind(0));
+    (spec.engine, spec.probe) = (engine, Some(Probe { path: route.into(), body }));
+    if mode == SleepMode::VllmDiscard {
+        spec.footprint = Needs { host: 0, ..spec.footprint };
+    }
+    assert_eq!(SleepMode::of(&spec), mode);
+    let backend = Engines::new(Arc::clone(&sims) as Arc<dyn Launcher>, Movers::default());
     let device = Arc::clone(&sims) as Arc<dyn Device>;
-    let mut wired = Wired::new(config(2, Limits::default()), Arc::new(backend), device).await;
+    let config = config(2, Limits::default());
+    let mut wired = Wired::new(config, spec, Arc::new(backend), device).await;
     for _ in 0..2 {
         for service in [0, 1] {
             wired.submit(service).await;

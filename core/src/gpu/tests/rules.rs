@@ -387,6 +387,24 @@ fn a_new_pool_takes_in_what_runs_and_runs_it_once() {
 }
 
 #[test]
+fn one_that_is_asked_for_again_is_found_running_when_its_agent_is_back() {
+    let mut world = pair();
+    world.submit(0, kind(0, 1), 1000);
+    world.report(0, Outcome::Good);
+    world.replace_pool();
+    world.leave(&node(0));
+    world.adrift.insert(action(0));
+    world.open.clear();
+    world.pool = crate::gpu::Pool::above(1 << 40, world.config.clone());
+    // Nobody knows that it runs, until its agent says so.
+    world.submit(0, kind(0, 1), 1000);
+    world.join(&node(0), false);
+    world.settle();
+    assert_eq!((world.result(0), orders(&world)), (Some(Ok(())), vec![Order::Launch]));
+    assert_eq!(world.pool.stats().runs, 0);
+}
+
+#[test]
 fn an_engine_that_two_agents_claim_is_of_the_first() {
     let mut world = World::new(services(), &[4, 4]);
     world.submit(0, kind(1, 1), 1000);

@@ -215,6 +215,45 @@ fn fault_body(fault: &pb::Fault) -> Value {
     body
 }
 
+fn gpu_pool(pool: &pb::GpuPoolStats) -> Value {
+    let service = |of: &pb::RewardServiceStats| {
+        json!({
+            "service": of.service,
+            "waiting": of.waiting,
+            "running": of.running,
+            "residents": of.residents,
+            "restores": of.restores,
+            "evictions": of.evictions,
+            "calls": of.calls,
+            "hits": of.hits,
+            "failures": of.failures,
+            "trouble": of.trouble,
+        })
+    };
+    let engine = |of: &pb::EngineStats| {
+        json!({
+            "engine": of.engine,
+            "service": of.service,
+            "node": of.node,
+            "first_gpu": of.first_gpu,
+            "degree": of.degree,
+            "residency": of.residency,
+            "running": of.running,
+        })
+    };
+    json!({
+        "pool": pool.pool,
+        "nodes": pool.nodes,
+        "gpus": pool.gpus,
+        "lost_gpus": pool.lost_gpus,
+        "free_chunks": pool.free_chunks,
+        "fragmentation": pool.fragmentation,
+        "fake": pool.fake,
+        "services": pool.services.iter().map(service).collect::<Vec<_>>(),
+        "engines": pool.engines.iter().map(engine).collect::<Vec<_>>(),
+    })
+}
+
 /// An event as one JSON object: `{"action_id": ..., "<event>": {...}}`.
 pub(super) fn event(event: &pb::ActionEvent) -> Value {
     let mut body = Map::new();
@@ -341,6 +380,7 @@ pub(super) fn stats(stats: &pb::StatsResponse) -> Value {
     };
     let quota = |quota: &pb::QuotaStats| json!({ "name": quota.name, "running": quota.running, "waiting": quota.waiting });
     json!({
+        "gpu_pools": stats.gpu_pools.iter().map(gpu_pool).collect::<Vec<_>>(),
         "waiting": stats.waiting,
         "running": stats.running,
         "trajectories": stats.trajectories,

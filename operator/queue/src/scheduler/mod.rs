@@ -321,6 +321,10 @@ impl Scheduler {
             match durable {
                 Durable::Accepted(action) => self.accept_durable(&action),
                 Durable::Ended { action, bucket } => self.end_durable(&action, bucket),
+                // The GPU pools tell its callers.
+                Durable::Answered { action, bucket } => {
+                    self.retained.insert(bucket, action.as_str());
+                }
                 Durable::Trajectory(trajectory) => self.trajectory_durable(&trajectory),
                 Durable::Removed(trajectory) => self.trajectory_removed(&trajectory),
                 Durable::Expired { bucket, early } => {

@@ -17,9 +17,9 @@ use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 use prost::Message;
 use rollwright_core::time::Time;
 
-pub(crate) use record::{Accepted, Ended, Trajectory};
+pub(crate) use record::{Accepted, CallAnswer, Ended, Trajectory};
 pub(crate) use retained::Retained;
-pub(crate) use writer::{Durable, Op, Writer};
+pub(crate) use writer::{Durable, Op, Pusher, Writer};
 
 /// Version of what is written; another one is refused.
 const SCHEMA: &[u8] = b"rollwright-queue/1";

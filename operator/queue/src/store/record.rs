@@ -28,6 +28,22 @@ pub(crate) struct Ended {
     /// `started`, `output` and the final event, in order, without the action's id.
     #[prost(message, repeated, tag = "4")]
     pub(crate) events: Vec<pb::ActionEvent>,
+    /// Of a call of a reward service: its answer.
+    #[prost(message, optional, tag = "5")]
+    pub(crate) call: Option<CallAnswer>,
+}
+
+/// The answer of a call.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct CallAnswer {
+    /// The reward service's id at the queue.
+    #[prost(string, tag = "1")]
+    pub(crate) service: String,
+    #[prost(message, optional, tag = "2")]
+    pub(crate) response: Option<pb::CallResponse>,
+    /// Where there was none.
+    #[prost(message, optional, tag = "3")]
+    pub(crate) fault: Option<pb::Fault>,
 }
 
 /// A trajectory that is open, or on its way in or out.

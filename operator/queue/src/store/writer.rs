@@ -20,9 +20,25 @@ const IDLE_CHECK: Duration = Duration::from_secs(1);
 
 /// Something to write.
 pub(crate) enum Op {
-    Accept { action: ActionId, job: JobId, submitted: Time, request: Arc<pb::ExecuteRequest> },
-    End { action: ActionId, record: Arc<Ended> },
-    Trajectory { trajectory: TrajectoryId, record: Box<Trajectory> },
+    Accept {
+        action: ActionId,
+        job: JobId,
+        submitted: Time,
+        request: Arc<pb::ExecuteRequest>,
+    },
+    End {
+        action: ActionId,
+        record: Arc<Ended>,
+    },
+    /// The answer of a call of a reward service.
+    Answer {
+        action: ActionId,
+        record: Arc<Ended>,
+    },
+    Trajectory {
+        trajectory: TrajectoryId,
+        record: Box<Trajectory>,
+    },
     RemoveTrajectory(TrajectoryId),
 }
 
@@ -32,6 +48,11 @@ pub(crate) enum Durable {
     Ended {
         action: ActionId,
         /// Names the bucket that the result lies in.
+        bucket: u64,
+    },
+    /// The answer of a call, and the bucket that it lies in.
+    Answered {
+        action: ActionId,
         bucket: u64,
     },
     Trajectory(TrajectoryId),
@@ -98,17 +119,12 @@ impl Writer {
     /// Hands over what a round of the scheduler wants written. Never blocks for
     /// longer than it takes to move the list.
     pub(crate) fn push(&self, ops: &mut Vec<Op>) {
-        if ops.is_empty() {
-            return;
-        }
-        let mut pending = self.shared.pending.lock().unwrap_or_else(PoisonError::into_inner);
-        if pending.ops.is_empty() {
-            std::mem::swap(&mut pending.ops, ops);
-        } else {
-            pending.ops.append(ops);
-        }
-        drop(pending);
-        self.shared.wake.notify_one();
+        self.shared.push(ops);
+    }
+
+    /// For another task that writes.
+    pub(crate) fn pusher(&self) -> Pusher {
+        Pusher(Arc::clone(&self.shared))
     }
 
     /// Writes what is left and ends the thread. Blocks.
@@ -123,6 +139,16 @@ impl Writer {
     }
 }
 
+/// Hands over what is to be written; what comes after the writer's end is not.
+pub(crate) struct Pusher(Arc<Shared>);
+
+impl Pusher {
+    /// See [`Writer::push`].
+    pub(crate) fn push(&self, ops: &mut Vec<Op>) {
+        self.0.push(ops);
+    }
+}
+
 impl Drop for Writer {
     fn drop(&mut self) {
         // Without waiting: the thread writes what is left and ends by itself.
@@ -132,6 +158,20 @@ impl Drop for Writer {
 }
 
 impl Shared {
+    fn push(&self, ops: &mut Vec<Op>) {
+        if ops.is_empty() {
+            return;
+        }
+        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        if pending.ops.is_empty() {
+            std::mem::swap(&mut pending.ops, ops);
+        } else {
+            pending.ops.append(ops);
+        }
+        drop(pending);
+        self.wake.notify_one();
+    }
+
     /// Everything that waits; empty after a while without; `None` at the end.
     fn next(&self) -> Option<Vec<Op>> {
         let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
@@ -196,6 +236,13 @@ impl Store {
                     }
                     count += 1;
                     durable.push(Durable::Ended { action, bucket });
+                }
+                Op::Answer { action, record } => {
+                    let value = record.encode_to_vec();
+                    bytes += value.len() as u64;
+                    batch.insert(&results, action.as_str(), value);
+                    count += 1;
+                    durable.push(Durable::Answered { action, bucket });
                 }
                 Op::Trajectory { trajectory, record } => {
                     trajectories.insert(trajectory.clone(), Some(record));

@@ -1,0 +1,130 @@
+//! What a node's station is made of, by the agent's settings.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use super::backend::{Backend, Device};
+use super::engines::{Engines, Movers};
+use super::fake::{FakeConfig, FakeGpus, FakeMemory};
+use super::launch::{Containers, Either, Launcher, Processes, Records};
+use super::pinned::{HostPinned, MemoryError};
+use super::spec::Inventory;
+use super::station::Station;
+use crate::docker::Engine;
+use crate::docker::labels::Owner;
+use crate::images::Images;
+use crate::images::gc::Ledger;
+use crate::policy::EnginePolicy;
+
+/// Incidents that wait for the node.
+const INCIDENTS: usize = 256;
+
+/// Which GPUs a node offers.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Gpus {
+    /// Those that its driver shows; none where there is no driver.
+    #[default]
+    Driver,
+    /// A **fake** of some.
+    Fake(FakeConfig),
+}
+
+/// What a station is made from.
+#[derive(Debug)]
+pub struct Ground {
+    /// Which GPUs.
+    pub gpus: Gpus,
+    /// Bytes of the node's memory for engines.
+    pub host: u64,
+    /// Directory of records; it survives a restart of the agent.
+    pub state_dir: PathBuf,
+    /// What may be started.
+    pub policy: EnginePolicy,
+    /// Where containers are started; `None` is nowhere.
+    pub docker: Option<Engine>,
+    /// Docker configuration file with the credentials of registries.
+    pub docker_config: Option<PathBuf>,
+    /// Whose containers they are.
+    pub owner: Owner,
+}
+
+/// A station cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The records of engines.
+    #[error("cannot keep records of engines below {}: {source}", dir.display())]
+    Records {
+        /// Where.
+        dir: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The memory of GPUs, or of a fake of them.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+}
+
+/// Opens the station of a node; `None` for one without GPUs.
+pub fn open(ground: Ground) -> Result<Option<Station>, OpenError> {
+    match ground.gpus.clone() {
+        Gpus::Fake(config) => open_fake(ground, config).map(Some),
+        Gpus::Driver => {
+            tracing::info!("no GPU: this node offers none");
+            Ok(None)
+        }
+    }
+}
+
+fn open_fake(ground: Ground, config: FakeConfig) -> Result<Station, OpenError> {
+    tracing::warn!(gpus = config.gpus, bytes = config.memory, "the GPUs of this node are a FAKE");
+    let (incidents_tx, incidents) = mpsc::channel(INCIDENTS);
+    let mut care = JoinSet::new();
+    let launcher = launcher(ground, false, &incidents_tx, &mut care)?;
+    let memory = FakeMemory::new(config.gpus, config.memory)?;
+    let pinned = HostPinned::new(Arc::new(memory), config.gpus);
+    let movers = Movers { pinned: Some(Arc::new(pinned)), checkpoint: None };
+    let engines = Arc::new(Engines::new(launcher, movers));
+    let fake = Arc::new(FakeGpus::new(config, engines, incidents_tx));
+    let inventory = fake.inventory();
+    let watched = Arc::clone(&fake);
+    care.spawn(async move { watched.watch().await });
+    let (backend, device) = (Arc::clone(&fake) as Arc<dyn Backend>, fake as Arc<dyn Device>);
+    Ok(Station { backend, device, inventory, incidents, care })
+}
+
+fn launcher(
+    ground: Ground,
+    gpus: bool,
+    incidents: &mpsc::Sender<super::Incident>,
+    care: &mut JoinSet<()>,
+) -> Result<Arc<dyn Launcher>, OpenError> {
+    let Ground { state_dir, policy, docker, docker_config, owner, .. } = ground;
+    let records = Records::open(&state_dir);
+    let records = records.map_err(|source| OpenError::Records { dir: state_dir, source })?;
+    let (id, sent) = (owner.id.clone(), incidents.clone());
+    let processes = Processes::new(records.clone(), policy.clone(), id, gpus, sent);
+    let processes = Arc::new(processes);
+    let cared = Arc::clone(&processes);
+    care.spawn(async move { cared.care().await });
+    let containers = docker.map(|docker| {
+        // Engines' images are not collected: they are large, and few.
+        let images = Images::new(docker.clone(), Ledger::open(None), docker_config);
+        let incidents = incidents.clone();
+        let containers = Containers::new(docker, images, owner, records, policy, gpus, incidents);
+        let containers = Arc::new(containers);
+        let cared = Arc::clone(&containers);
+        care.spawn(async move { cared.care().await });
+        containers
+    });
+    Ok(Arc::new(Either { processes, containers }))
+}
+
+impl Inventory {
+    /// What the log and the metrics call the GPUs.
+    pub fn label(&self) -> &'static str {
+        if self.fake { "fake" } else { "driver" }
+    }
+}

@@ -1,0 +1,84 @@
+//! A station and what runs on it.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rollwright_agent::docker::Engine;
+use rollwright_agent::docker::labels::Owner;
+use rollwright_agent::gpu::fake::FakeConfig;
+use rollwright_agent::gpu::spec::{EngineKind, EvictBy, Needs, Probe};
+use rollwright_agent::gpu::{EngineSpec, Gpus, Ground, Incident, Station, open};
+use rollwright_agent::policy::EnginePolicy;
+use rollwright_core::gpu::{Chunk, Degree, Footprint, Limits};
+
+/// Generous: a slow machine is no failure.
+pub(crate) const LIMIT: Duration = Duration::from_mins(2);
+
+pub(crate) const NEEDS: Needs = Needs { device: 6 << 20, residue: 1 << 20, host: 1 };
+
+pub(crate) fn footprint() -> Footprint {
+    let Needs { device, residue, host } = NEEDS;
+    Footprint { device, residue, host, expected: Limits::default() }
+}
+
+/// The station of a node with two fake GPUs.
+pub(crate) fn station(dir: &Path, owner: &str, docker: Option<Engine>) -> Station {
+    let fake = FakeConfig {
+        gpus: 2,
+        memory: 10 << 20,
+        host: 100,
+        bandwidth: 1 << 40,
+        load: 1 << 40,
+        orders: Some(dir.join("orders")),
+    };
+    let ground = Ground {
+        gpus: Gpus::Fake(fake),
+        host: 100,
+        state_dir: dir.to_owned(),
+        policy: EnginePolicy { programs: vec!["*".into()], ..EnginePolicy::default() },
+        docker,
+        docker_config: None,
+        owner: Owner { node: "node".into(), id: owner.into() },
+    };
+    let station = open(ground).unwrap().expect("fake GPUs");
+    assert!(station.inventory.fake);
+    station
+}
+
+pub(crate) fn chunk(start: u32) -> Chunk {
+    Chunk::new(0, start, Degree::new(1).unwrap()).unwrap()
+}
+
+pub(crate) fn spec(args: &[&str]) -> EngineSpec {
+    EngineSpec {
+        service: "ns/judge".into(),
+        engine: EngineKind::Other,
+        image: None,
+        args: args.iter().map(|arg| (*arg).to_owned()).collect(),
+        env: BTreeMap::new(),
+        model: "model".into(),
+        served_name: "engine-sim".into(),
+        degree: 1,
+        evict: EvictBy::EngineSleep,
+        probe: None,
+        footprint: NEEDS,
+    }
+}
+
+/// This test program as an engine-sim: see `processes::an_engine`.
+pub(crate) fn engine() -> Arc<EngineSpec> {
+    let us = std::env::current_exe().unwrap();
+    let us = us.to_str().unwrap();
+    let mut spec = spec(&[us, "--exact", "processes::an_engine", "--ignored", "--nocapture"]);
+    let body = serde_json::json!({"model": "engine-sim", "prompt": "1", "max_tokens": 1});
+    spec.probe = Some(Probe { path: "/v1/completions".into(), body });
+    Arc::new(spec)
+}
+
+/// The next thing that happens without an order.
+pub(crate) async fn incident(station: &mut Station) -> Incident {
+    let incident = tokio::time::timeout(LIMIT, station.incidents.recv()).await;
+    incident.expect("something happens").expect("the station is open")
+}

@@ -1,0 +1,159 @@
+//! Engines as containers on the real Docker engine, without GPUs.
+
+use std::io::Write as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use rollwright_agent::docker::Engine;
+use rollwright_agent::gpu::{EngineSpec, Incident};
+use rollwright_agent::policy::EnginePolicy;
+use rollwright_core::gpu::{EngineId, Trouble};
+
+use crate::common::{LIMIT, chunk, incident, spec, station};
+
+const IMAGE: &str = "rollwright-test/engine:busybox";
+const ENGINE: EngineId = EngineId(3);
+/// Answers as an engine that is awake does.
+const SERVE: &str = "echo ok >/w/health; echo '{\"is_sleeping\": false}' >/w/is_sleeping; \
+                     exec httpd -f -p 8000 -h /w";
+
+/// The engine with an image that serves files; `None`, and why, where there is none.
+async fn docker() -> Option<Engine> {
+    match Engine::connect(Path::new("/var/run/docker.sock")).await {
+        Ok(engine) => {
+            image();
+            Some(engine)
+        }
+        Err(fault) => {
+            let mut out = std::io::stdout();
+            writeln!(out, "skipped: {fault}").unwrap();
+            None
+        }
+    }
+}
+
+fn image() {
+    let mut tar = tar::Builder::new(Vec::new());
+    tar.append_path_with_name("/bin/busybox", "bin/busybox").unwrap();
+    for (dir, mode) in [("w", 0o777), ("tmp", 0o1777), ("proc", 0o755), ("etc", 0o755)] {
+        let mut header = tar::Header::new_gnu();
+        header.set_entry_type(tar::EntryType::Directory);
+        header.set_size(0);
+        header.set_mode(mode);
+        tar.append_data(&mut header, dir, std::io::empty()).unwrap();
+    }
+    for applet in ["sh", "echo", "httpd"] {
+        let mut header = tar::Header::new_gnu();
+        header.set_entry_type(tar::EntryType::Symlink);
+        header.set_size(0);
+        header.set_mode(0o777);
+        tar.append_link(&mut header, format!("bin/{applet}"), "busybox").unwrap();
+    }
+    let mut import = Command::new("docker")
+        .args(["import", "--change", "ENV PATH=/bin", "-", IMAGE])
+        .env("DOCKER_API_VERSION", "1.41")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    import.stdin.take().unwrap().write_all(&tar.into_inner().unwrap()).unwrap();
+    assert!(import.wait().unwrap().success());
+}
+
+fn contained(line: &str) -> Arc<EngineSpec> {
+    Arc::new(EngineSpec { image: Some(IMAGE.into()), ..spec(&["/bin/sh", "-c", line]) })
+}
+
+/// Names of this owner's containers, and its network.
+fn left(owner: &str) -> String {
+    let filter = format!("label=rollwright.dev/agent-id={owner}");
+    let output = Command::new("docker")
+        .args(["ps", "-aq", "--filter", &filter])
+        .env("DOCKER_API_VERSION", "1.41")
+        .output()
+        .unwrap();
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Ends what a test made.
+struct Clean(&'static str);
+
+impl Drop for Clean {
+    fn drop(&mut self) {
+        let ids = left(self.0);
+        let docker = |args: &[&str]| {
+            let command =
+                Command::new("docker").args(args).env("DOCKER_API_VERSION", "1.41").output();
+            command.is_ok()
+        };
+        for id in ids.split_whitespace() {
+            docker(&["rm", "-f", id]);
+        }
+        docker(&["network", "rm", &format!("rwgpu-{}", &self.0[..8])]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_container_is_found_again_and_ends() {
+    let Some(docker) = docker().await else { return };
+    let owner = "enginefound";
+    let _clean = Clean(owner);
+    let dir = tempfile::tempdir().unwrap();
+    let first = station(dir.path(), owner, Some(docker.clone()));
+    let launch = first.backend.launch(ENGINE, contained(SERVE), chunk(1));
+    tokio::time::timeout(LIMIT, launch).await.expect("ready in time").unwrap();
+    assert_eq!(first.backend.is_asleep(ENGINE).await, Ok(false));
+    let pids = first.backend.occupant(ENGINE).await.unwrap().pids;
+    let name = std::fs::read_to_string(format!("/proc/{}/comm", pids[0])).unwrap();
+    assert_eq!(name.trim(), "httpd", "processes as this machine numbers them");
+    drop(first);
+
+    let second = station(dir.path(), owner, Some(docker));
+    let found = second.found().await;
+    assert_eq!((found.len(), found[0].engine, found[0].chunk), (1, ENGINE, chunk(1)));
+    assert_eq!(second.backend.occupant(ENGINE).await.unwrap().pids, pids);
+    second.backend.stop(ENGINE).await.unwrap();
+    assert_eq!(left(owner), "");
+    assert_eq!(second.found().await, []);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_container_that_dies_is_reported_with_its_last_words() {
+    let Some(docker) = docker().await else { return };
+    let owner = "enginedies0";
+    let _clean = Clean(owner);
+    let dir = tempfile::tempdir().unwrap();
+    let mut station = station(dir.path(), owner, Some(docker));
+    let died = station.backend.launch(ENGINE, contained("echo no such model; exit 3"), chunk(0));
+    let died = died.await;
+    assert!(matches!(&died, Err(Trouble::Died(why)) if why.contains("no such model")), "{died:?}");
+    station.backend.stop(ENGINE).await.unwrap();
+    station.backend.launch(ENGINE, contained(SERVE), chunk(0)).await.unwrap();
+    let pid = station.backend.occupant(ENGINE).await.unwrap().pids[0];
+    let pid = rustix::process::Pid::from_raw(pid.cast_signed()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    let incident = incident(&mut station).await;
+    assert!(matches!(&incident, Incident::Broke(ENGINE, Trouble::Died(_))), "{incident:?}");
+    station.backend.stop(ENGINE).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn containers_without_a_record_go_and_the_policy_is_heeded() {
+    let Some(docker) = docker().await else { return };
+    let owner = "enginesweep";
+    let _clean = Clean(owner);
+    let dir = tempfile::tempdir().unwrap();
+    let first = station(dir.path(), owner, Some(docker.clone()));
+    first.backend.launch(ENGINE, contained(SERVE), chunk(0)).await.unwrap();
+    assert_ne!(left(owner), "");
+    drop(first);
+    let other = tempfile::tempdir().unwrap();
+    let second = station(other.path(), owner, Some(docker));
+    assert_eq!(second.found().await, []);
+    assert_eq!(left(owner), "");
+    assert!(EnginePolicy::default().check_model("/etc").is_err());
+    let model = EngineSpec { model: "/etc".into(), ..(*contained(SERVE)).clone() };
+    let refused = second.backend.launch(ENGINE, Arc::new(model), chunk(0)).await;
+    assert!(matches!(&refused, Err(Trouble::Refused(_, why)) if why.contains("engines.models")));
+}

@@ -1,0 +1,7 @@
+//! A station on a **fake** of GPUs with real programs: engine-sim (a simulator) as processes,
+//! and a busybox web server as a container on the real Docker engine.
+#![cfg(test)]
+
+mod common;
+mod containers;
+mod processes;
