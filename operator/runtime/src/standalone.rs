@@ -10,7 +10,7 @@ use rollwright_agent::{AgentConfig, Endpoint};
 use rollwright_crds::pool::CpuPool;
 use rollwright_gateway::{Gateway, GatewayConfig, Listeners as GatewayListeners, QueueAddress};
 use rollwright_queue::{
-    AgentListen, AuthConfig, JobNames, Listen, Listeners, MetricsListen, QueueConfig, QueueServer,
+    AgentListen, AuthConfig, JobNames, Listen, Listeners, MetricsListen, QueueServer,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -29,8 +29,7 @@ pub(crate) async fn run(args: Standalone) -> anyhow::Result<()> {
     let bound = Bound::read(&args.manifests.filename, args.manifests.queue.as_deref())?;
     let (pool, cpu) = bound.cpu_pool()?;
     let queue_dir = args.state_dir.join("queue");
-    let queue =
-        QueueConfig::from_manifests(&bound.queue, &bound.pools, &queue_dir, JobNames::Plain)?;
+    let queue = bound.config(&queue_dir, JobNames::Plain)?;
     std::fs::create_dir_all(&args.state_dir)
         .with_context(|| format!("cannot make `{}`", args.state_dir.display()))?;
     let link = args.state_dir.join("link.sock");
