@@ -6,6 +6,7 @@
 //! [`Station`] is both, with what the node has.
 
 pub mod backend;
+mod desk;
 pub mod driver;
 mod engines;
 pub mod fake;
@@ -21,6 +22,7 @@ mod station;
 mod tests;
 
 pub use backend::{Backend, Caller, Device};
+pub use desk::Desk;
 pub use driver::{Driver, Instruction};
 pub use engines::{Engines, Movers};
 pub use mover::Mover;

@@ -10,7 +10,7 @@ use rollwright_core::fault::Fault;
 use rollwright_proto::v1::agent_message::Message as FromAgent;
 use rollwright_proto::v1::queue_message::Message as FromQueue;
 use rollwright_proto::v1::{
-    ActionEnded, ActionOutput, AgentMessage, Hello, LiveAction, LiveSandbox, NumaNode,
+    ActionEnded, ActionOutput, AgentMessage, GpuNode, Hello, LiveAction, LiveSandbox, NumaNode,
     QueueMessage, SandboxFailed, SandboxSpec,
 };
 use tokio::sync::mpsc;
@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 use super::Input;
 use super::inbox;
 use crate::docker::Found;
+use crate::gpu::Desk;
 use crate::reset::warm::WarmPools;
 use crate::reset::{Ground, Made};
 use crate::runner::Report;
@@ -103,6 +104,8 @@ pub(super) struct Actor {
     pub(super) idle: BTreeSet<(Instant, String)>,
     pub(super) transfers: HashMap<u64, inbox::Sender>,
     link: Option<mpsc::Sender<AgentMessage>>,
+    /// Engines on GPUs; `None` where there is no GPU.
+    desk: Option<Desk>,
     /// tasks of the node --events--> the node
     pub(super) events_tx: mpsc::Sender<Event>,
     events_rx: mpsc::Receiver<Event>,
@@ -123,6 +126,7 @@ impl Actor {
         topology: Topology,
         root_dir: PathBuf,
         disk_free: Arc<AtomicU64>,
+        desk: Option<Desk>,
     ) -> Self {
         let (events_tx, events_rx) = mpsc::channel(EVENTS);
         let stopping = ground.ending.clone();
@@ -142,6 +146,7 @@ impl Actor {
             idle: BTreeSet::new(),
             transfers: HashMap::new(),
             link: None,
+            desk,
             events_tx,
             events_rx,
             stopping,
@@ -171,7 +176,7 @@ impl Actor {
                 input = inbox_rx.recv() => match input {
                     Some(Input::Queue(message)) => self.queue(*message).await,
                     Some(Input::LinkUp(outbox_tx)) => self.link_up(outbox_tx).await,
-                    Some(Input::LinkDown) => self.link_down(),
+                    Some(Input::LinkDown) => self.link_down().await,
                     Some(Input::Stop { clear, done_tx }) => stopped = Some(Some((clear, done_tx))),
                     None => stopped = Some(None),
                 },
@@ -231,15 +236,18 @@ impl Actor {
             Some(FromQueue::FileDone(done)) => {
                 self.transfers.remove(&done.transfer);
             }
-            // The GPUs' own task is told of these.
             Some(
-                FromQueue::RestoreEngine(_)
+                message @ (FromQueue::RestoreEngine(_)
                 | FromQueue::EvictEngine(_)
                 | FromQueue::StopEngine(_)
                 | FromQueue::StartCall(_)
                 | FromQueue::CancelCall(_)
-                | FromQueue::AckCall(_),
-            ) => {}
+                | FromQueue::AckCall(_)),
+            ) => {
+                if let Some(desk) = &self.desk {
+                    desk.handle(message).await;
+                }
+            }
             // The link has seen to it; anything else is a newer queue's.
             Some(FromQueue::Welcome(_)) | None => {}
         }
@@ -279,8 +287,11 @@ impl Actor {
         self.link = Some(outbox_tx);
         self.warm.expect_names();
         self.warm_due = Some(Instant::now() + WARM_GRACE);
-        let hello = self.hello();
+        let hello = Hello { gpu: self.gpus().await, ..self.hello() };
         self.emit(FromAgent::Hello(hello)).await;
+        if let (Some(desk), Some(link)) = (&self.desk, &self.link) {
+            desk.attach(link.clone()).await;
+        }
         for failed in std::mem::take(&mut self.untold) {
             self.emit(FromAgent::SandboxFailed(failed)).await;
         }
@@ -294,8 +305,11 @@ impl Actor {
         }
     }
 
-    fn link_down(&mut self) {
+    async fn link_down(&mut self) {
         self.link = None;
+        if let Some(desk) = &self.desk {
+            desk.detach().await;
+        }
         self.warm_due = None;
         // Transfers belong to their stream.
         self.transfers.clear();
@@ -325,12 +339,22 @@ impl Actor {
         }
     }
 
+    /// What the hello says of the GPUs.
+    async fn gpus(&self) -> Option<GpuNode> {
+        let gpus = self.desk.as_ref()?.hello().await?;
+        let pool = self.ground.config.gpu_pool.clone().unwrap_or_default();
+        Some(GpuNode { pool, ..gpus })
+    }
+
     async fn shut_down(&mut self, clear: bool) {
         self.stopping.cancel();
         self.transfers.clear();
         let mut gone: Vec<Sandbox> =
             self.warm.drain().into_iter().map(|made| made.sandbox).collect();
         let remove = clear || self.ground.config.remove_on_exit;
+        if let Some(desk) = &self.desk {
+            desk.stop(remove).await;
+        }
         for (_, entry) in self.sandboxes.drain() {
             match entry {
                 Entry::Opening { cancel } => cancel.cancel(),

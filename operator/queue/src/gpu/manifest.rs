@@ -20,6 +20,8 @@ use crate::manifest::JobNames;
 const EXPECTED_BANDWIDTH: u64 = 20 << 30;
 /// What starting an engine takes, until it is measured.
 const EXPECTED_LAUNCH: Duration = Duration::from_secs(60);
+/// The image of an engine that is a process of its node; `args` are its whole command line.
+const PROCESS: &str = "process";
 /// Calls that wait or run at most: the bytes of their bodies are bounded beside that.
 const MOST_CALLS: usize = 20_000;
 
@@ -185,7 +187,10 @@ fn engine(id: &str, gpu: &GpuReward) -> pb::EngineSpec {
     pb::EngineSpec {
         service: id.to_owned(),
         engine: kind.into(),
-        image: gpu.engine.image.clone(),
+        image: Some(&gpu.engine.image)
+            .filter(|image| *image != PROCESS)
+            .cloned()
+            .unwrap_or_default(),
         args: gpu.engine.args.clone(),
         env: gpu.engine.env.clone().into_iter().collect(),
         model: gpu.model.path.clone(),
