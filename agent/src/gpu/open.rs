@@ -30,6 +30,22 @@ pub enum Gpus {
     Driver,
     /// A **fake** of some.
     Fake(FakeConfig),
+    /// None, whatever it has.
+    Unused,
+}
+
+impl Gpus {
+    /// No more than the first `count` of them, and `host` bytes of the node's memory.
+    #[must_use]
+    pub fn at_most(self, count: u32, host: u64) -> Self {
+        match self {
+            _ if count == 0 => Self::Unused,
+            Self::Fake(config) => {
+                Self::Fake(FakeConfig { gpus: config.gpus.min(count), host, ..config })
+            }
+            Self::Driver | Self::Unused => self,
+        }
+    }
 }
 
 /// What a station is made from.
@@ -71,6 +87,7 @@ pub enum OpenError {
 pub fn open(ground: Ground) -> Result<Option<Station>, OpenError> {
     match ground.gpus.clone() {
         Gpus::Fake(config) => open_fake(ground, config).map(Some),
+        Gpus::Unused => Ok(None),
         Gpus::Driver => {
             tracing::info!("no GPU: this node offers none");
             Ok(None)
