@@ -2,7 +2,8 @@
 # Makes the product's images and those of its simulators from built programs, on this machine's
 # Docker engine. Usage: product-images.sh PROGRAMS DIR
 #   PROGRAMS  holds rollwright, rollwright-agent, engine-sim and vllm-sim, as cargo leaves them
-#   DIR       gets product.tar for the pods, and sandboxes.tar for the node's Docker engine
+#   DIR       gets product.tar for the pods, and sandboxes.tar for the node's Docker engine: sandboxes, and
+#             engines of reward services
 set -euo pipefail
 programs=$1 dir=$2
 cd "$(dirname "$0")/../.."
@@ -29,4 +30,4 @@ USER 65532:65532
 END
 docker save -o "$dir/product.tar" rollwright/rollwright:e2e rollwright/rollwright-agent:e2e rollwright/engine-sim:e2e
 scripts/busybox-image.sh
-docker save -o "$dir/sandboxes.tar" rollwright/busybox:local
+docker save -o "$dir/sandboxes.tar" rollwright/busybox:local rollwright/engine-sim:e2e

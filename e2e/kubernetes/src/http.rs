@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use k8s_openapi::api::core::v1::{Secret, Service};
-use reqwest::{Client, Method};
+use reqwest::{Client, Method, RequestBuilder};
 use serde_json::Value;
 
 use crate::namespace::Namespace;
@@ -61,6 +61,12 @@ impl Http {
         self.call(Method::POST, path, Some(body)).await
     }
 
+    /// Calls a reward service on GPUs for a job, named with its namespace.
+    pub async fn reward(&self, job: &str, path: &str, body: &Value) -> anyhow::Result<Value> {
+        let request = self.client.post(format!("{}/v1/rewards/{path}", self.base));
+        self.send(request.header("x-rollwright-job", job).json(body), path).await
+    }
+
     /// Gets a document.
     pub async fn get(&self, path: &str) -> anyhow::Result<Value> {
         self.call(Method::GET, path, None).await
@@ -78,10 +84,14 @@ impl Http {
         body: Option<&Value>,
     ) -> anyhow::Result<Value> {
         let mut request = self.client.request(method, format!("{}{path}", self.base));
-        request = request.bearer_auth(&self.token);
         if let Some(body) = body {
             request = request.json(body);
         }
+        self.send(request, path).await
+    }
+
+    async fn send(&self, request: RequestBuilder, path: &str) -> anyhow::Result<Value> {
+        let request = request.bearer_auth(&self.token);
         let response = request.send().await.context(path.to_owned())?;
         let status = response.status();
         let text = response.text().await?;

@@ -46,7 +46,9 @@ pub async fn install_chart(cluster: &Cluster) -> anyhow::Result<()> {
         .args(["--set", "agent.image.repository=rollwright/rollwright-agent"])
         .arg(format!("--set=image.tag={TAG},agent.image.tag={TAG}"))
         // The cluster has no volumes to give.
-        .args(["--set", "controllers.ephemeralStorage=true"]);
+        .args(["--set", "controllers.ephemeralStorage=true"])
+        // Nor GPUs: reward services have a fake of them.
+        .args(["--set", "agent.gpu.fake=8:80Gi"]);
     succeed(&mut helm).await
 }
 

@@ -4,5 +4,6 @@
 mod changes;
 mod control_plane;
 mod faults;
+mod gpu_rewards;
 mod rollouts;
 mod support;

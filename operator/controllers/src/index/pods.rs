@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use k8s_openapi::api::core::v1::Pod;
 
+use crate::agents::is_agent;
 use crate::job::{lws, observe};
 use crate::labels::{self, Component};
 use crate::pool::{Requests, has_ended, is_of_node};
@@ -52,6 +53,8 @@ pub(crate) struct Held {
     pub(crate) of_node: bool,
     /// It is a reservation of ours.
     pub(crate) reserves: bool,
+    /// It is an agent of a release in its namespace.
+    pub(crate) agent: bool,
 }
 
 impl Pods {
@@ -94,7 +97,8 @@ impl Pods {
         }
         if let Some(node) = &node {
             let bound = bound_to(pod).is_some();
-            let held = Held { requests, bound, of_node: is_of_node(pod), reserves };
+            let held =
+                Held { requests, bound, of_node: is_of_node(pod), reserves, agent: is_agent(pod) };
             self.nodes.entry(node.clone()).or_default().insert(key.clone(), held);
         }
         let held = pool.filter(|_| is_worker(pod) && !has_ended(pod)).cloned();

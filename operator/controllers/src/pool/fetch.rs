@@ -42,6 +42,8 @@ pub(super) struct NodeUse {
     pub(super) size: Size,
     /// All pods but our reservations.
     pub(super) used: Requests,
+    /// An agent is among them.
+    pub(super) agent: bool,
     /// Pods that are neither reservations nor of the node itself ask for CPU.
     pub(super) others: bool,
     pub(super) kubelet: Option<Arc<super::Kubelet>>,
@@ -152,6 +154,7 @@ fn nodes_of(
                 continue;
             }
             node.used = node.used.plus(held.requests);
+            node.agent |= held.agent && pod.0 == namespace;
             // A queue or gateway of ours disturbs sandboxes as much as anybody's pod.
             node.others |= !held.of_node && held.requests.milli > 0;
         }
