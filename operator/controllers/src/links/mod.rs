@@ -24,7 +24,7 @@ mod build;
 #[cfg(test)]
 mod tests;
 
-use build::{Entry, SECRET, Served, Told, pool_labels};
+use build::{Entry, Links, MOST, SECRET, Served, Told, pool_labels};
 
 const LINKS: Site = Site("rollwright-agent-links");
 /// Its name in metrics and for back-off.
@@ -116,7 +116,11 @@ async fn reconcile(context: &Context) -> Result<(), LinksError> {
         }
     }
     let identity = |queue: &str| identities.get(queue).cloned();
-    let secret = build::secret(namespace, &told, identity, before)?;
+    let Links { secret, left_out } = build::links(namespace, &told, identity, before, MOST)?;
+    if !left_out.is_empty() {
+        tracing::warn!(?left_out, "the Secret of the agents is full: nodes are not told of queues");
+    }
+    context.observed.left_out.put((), left_out);
     context.apply(LINKS, &secret).await?;
     Ok(())
 }

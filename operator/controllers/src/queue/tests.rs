@@ -293,6 +293,8 @@ fn a_queue_is_ready_when_it_is_up_and_has_an_agent() {
     let some = (true, reasons::WAITING_FOR_PODS);
     assert_eq!(conditions_of(&with(Some(1), snapshot(1)), 2), [good, some]);
     assert_eq!(conditions_of(&with(Some(1), snapshot(2)), 2), [good, good]);
+    let full = Seen { left_out: 2, ..with(Some(1), snapshot(2)) };
+    assert_eq!(conditions_of(&full, 4), [good, (false, reasons::LINKS_FULL)]);
     // It cannot be asked: nothing is said against it.
     let silent = (false, reasons::UNREACHABLE);
     assert_eq!(conditions_of(&with(Some(1), None), 2), [good, silent]);
