@@ -7,10 +7,8 @@ mod experiment;
 mod progress;
 mod record;
 mod report;
-mod script;
 mod service;
 mod trace;
-mod workload;
 
 use std::process::ExitCode;
 

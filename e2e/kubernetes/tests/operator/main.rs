@@ -3,6 +3,10 @@
 
 mod changes;
 mod control_plane;
+mod dind;
 mod faults;
+mod lost_node;
+mod observability;
+mod quickstart;
 mod rollouts;
 mod support;
