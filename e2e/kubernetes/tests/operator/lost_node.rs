@@ -1,4 +1,5 @@
-//! The node of queue, gateway and everything else is lost, and comes back.
+//! The node of queue, gateway and everything else is lost, and comes back; and what is on volumes
+//! outlives a gateway's Deployment.
 
 use anyhow::{Context as _, ensure};
 use k8s_openapi::api::core::v1::Pod;
@@ -7,6 +8,7 @@ use rollwright_e2e_kubernetes::{Http, Namespace, RELEASE, install_release, succe
 use serde_json::{Value, json};
 use tokio::process::Command;
 
+use crate::migration;
 use crate::support::{
     alone, apply, condition, nothing_stays, pretend_gpus, rollout, turn_with_an_action,
 };
@@ -61,6 +63,14 @@ fn what_queue_and_gateway_accepted_is_there_when_their_node_is_back() -> anyhow:
         let fate = queue.post("/v1/actions", &running).await?.to_string();
         ensure!(fate.contains("\"infrastructure\""), "{fate}");
         rollout(namespace, &gateway, &queue, "after").await?;
+
+        scored(namespace, &gateway, &queue, "migrated").await?;
+        migration::into_a_deployment(namespace).await?;
+        migration::becomes_a_stateful_set(namespace).await?;
+        answers(namespace).await?;
+        let batch = take(&gateway).await?;
+        ensure!(batch["groups"][0]["id"] == "migrated", "{batch}");
+        acknowledge(&gateway, &batch).await?;
         nothing_stays(namespace).await?;
         on_volumes(namespace, false).await
     })
@@ -154,15 +164,20 @@ async fn bring_it_back(namespace: &Namespace) -> anyhow::Result<()> {
         Ok(pretend_gpus(namespace).await.map_err(|error| format!("{error:#}")))
     })
     .await?;
+    answers(namespace).await
+}
+
+/// Waits until queue and gateway answer, and a worker can serve.
+async fn answers(namespace: &Namespace) -> anyhow::Result<()> {
     until("gateway and queue answer", async || {
-        let answers = async {
+        let asked = async {
             Http::queue(namespace, "tools").await?.get("/v1/stats").await?;
             let status = Http::gateway(namespace, "grpo").await?.get("/rollout/v1/status").await?;
             let workers = status["workers"].as_array().cloned().unwrap_or_default();
             ensure!(workers.iter().any(|worker| worker["state"] == "ready"), "{status}");
             Ok(())
         };
-        Ok(answers.await.map_err(|error: anyhow::Error| format!("{error:#}")))
+        Ok(asked.await.map_err(|error: anyhow::Error| format!("{error:#}")))
     })
     .await
 }

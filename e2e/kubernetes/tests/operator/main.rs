@@ -6,6 +6,7 @@ mod control_plane;
 mod dind;
 mod faults;
 mod lost_node;
+mod migration;
 mod observability;
 mod quickstart;
 mod rollouts;
