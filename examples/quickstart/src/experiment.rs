@@ -7,13 +7,14 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail, ensure};
 use clap::Parser;
 use rollwright_crds::Manifest;
+use rollwright_quickstart::workload::Trajectory;
+use rollwright_quickstart::{script, workload};
 
 use crate::agent::{self, Played, Task};
 use crate::progress::Progress;
 use crate::record::Run;
 use crate::service::{Place, Service, left_over};
-use crate::workload::Trajectory;
-use crate::{replay, report, script, trace, workload};
+use crate::{replay, report, trace};
 
 /// Runs rollouts over real packages, with CPU per action and with cores for life.
 #[derive(Debug, Parser)]

@@ -8,10 +8,8 @@ mod progress;
 mod record;
 mod replay;
 mod report;
-mod script;
 mod service;
 mod trace;
-mod workload;
 
 use std::process::ExitCode;
 

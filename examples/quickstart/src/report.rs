@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use rollwright_quickstart::workload::Trajectory;
+
 use crate::record::{ActionRecord, Run, Span};
-use crate::workload::Trajectory;
 
 /// What is about to happen, and what in it is a stand-in.
 pub(crate) fn introduction(
