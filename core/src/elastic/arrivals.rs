@@ -73,7 +73,8 @@ impl Load {
         self.count += 1.0;
         let weight = (1.0 / self.count).max(FADE);
         if self.count > 1.0 {
-            self.gap += (at.since(self.last).as_secs_f64() - self.gap) * (1.0 / (self.count - 1.0)).max(FADE);
+            self.gap += (at.since(self.last).as_secs_f64() - self.gap)
+                * (1.0 / (self.count - 1.0)).max(FADE);
         }
         self.last = at;
         self.work += (work.least().cost() - self.work) * weight;
