@@ -65,7 +65,7 @@ impl ElasticChunks {
         let (waiting, running): (Vec<_>, Vec<_>) = (waiting.collect(), running.collect());
         let demands: Vec<Demand> = line.waiting[..seen].iter().map(|one| one.demand).collect();
         let room = Gpus(line.pool.clone());
-        let fits = |one: &Waiting, demand: &Demand| room.look(*demand, one.work.least().units).0;
+        let fits = |one: &Waiting, demand: &Demand| room.holds(*demand, one.work.least().units);
         if !waiting.iter().zip(&demands).next().is_some_and(|(one, demand)| fits(one, demand)) {
             return Vec::new();
         }

@@ -259,7 +259,8 @@ impl<S: Space> Play<'_, S> {
             if next_end.is_some_and(|end| arrival.is_none_or(|arrival| end <= arrival)) {
                 let end = self.ends.pop()?;
                 self.now = self.now.max(end.seconds);
-                self.room.give_back(end.held, line.now + seconds(self.now));
+                let now = self.now;
+                self.room.give_back(end.held, || line.now + seconds(now));
             } else {
                 // Neither an end nor an arrival: the first never fits.
                 self.now = self.now.max(arrival?);
