@@ -97,6 +97,9 @@ pub struct Cli {
     /// engines.images, .programs, .models, .network, .pull
     #[arg(long)]
     policy: Option<PathBuf>,
+    /// ResourcePool that this node's GPUs belong to [default: the node's own]
+    #[arg(long, value_name = "POOL")]
+    gpu_pool: Option<String>,
     /// Memory that engines on GPUs may keep, in MiB: weights of those that sleep
     #[arg(long, default_value_t = 65_536, value_name = "MIB")]
     engine_memory_mib: u64,
@@ -221,6 +224,7 @@ impl Cli {
             gpus: fake
                 .unwrap_or(Gpus::Driver { arena: self.gpu_arena_mib.saturating_mul(1 << 20) }),
             engine_memory: host,
+            gpu_pool: self.gpu_pool,
             pool: self.pool,
             docker_socket: self.docker_socket,
             docker_config: self.docker_config,

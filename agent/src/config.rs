@@ -46,6 +46,8 @@ pub struct AgentConfig {
     pub gpus: Gpus,
     /// Bytes of the node's memory that engines on GPUs may keep.
     pub engine_memory: u64,
+    /// `ResourcePool` that the GPUs belong to; `None`: the node's own.
+    pub gpu_pool: Option<String>,
 }
 
 /// When images that this agent pulled are removed.
@@ -88,6 +90,7 @@ impl AgentConfig {
             http: None,
             gpus: Gpus::default(),
             engine_memory: 0,
+            gpu_pool: None,
         }
     }
 }

@@ -7,8 +7,11 @@ use serde::{Deserialize, Serialize};
 use crate::command::CommandLine;
 use crate::conditions::Condition;
 use crate::duration::TimeSpan;
-use crate::engine::{Engine, Model};
 use crate::name::Name;
+
+mod gpu;
+
+pub use gpu::{Ask, EvictBackend, Footprint, GpuReward, OrderLimits, Probe};
 
 /// What scores trajectories: exactly one of `gpu`, `serverless` and `sandbox`.
 #[derive(Clone, Debug, PartialEq, Eq, CustomResource, Serialize, Deserialize, KubeSchema)]
@@ -50,50 +53,8 @@ pub struct RewardServiceSpec {
     pub sandbox: Option<SandboxReward>,
 }
 
-/// A model on GPUs.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct GpuReward {
-    /// ActionQueue that schedules its calls.
-    pub queue: Name,
-    /// `gpu` pool of that queue.
-    pub pool: Name,
-    /// What is served.
-    pub model: Model,
-    /// What serves it.
-    pub engine: Engine,
-    /// GPUs that one call may have, ascending.
-    #[schemars(length(min = 1, max = 4))]
-    #[x_kube(
-        validation = ("self.all(d, d in [1, 2, 4, 8])", "each of degrees is 1, 2, 4 or 8"),
-        validation = (
-            "self.isSorted() && self.all(a, self.exists_one(b, a == b))",
-            "degrees must ascend, for example [1, 2, 4]"
-        )
-    )]
-    pub degrees: Vec<u32>,
-    /// How it leaves the device between calls.
-    #[serde(default)]
-    pub evict: EvictBackend,
-    /// Running time of one call.
-    #[serde(default = "default_timeout")]
-    pub timeout: TimeSpan,
-}
-
 fn default_timeout() -> TimeSpan {
     TimeSpan::secs(120)
-}
-
-/// How a service leaves the device between calls.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum EvictBackend {
-    /// The engine's own sleep mode.
-    #[default]
-    EngineSleep,
-    /// The driver's checkpoint of the process.
-    CudaCheckpoint,
-    /// Weights in pinned host memory.
-    HostPinned,
 }
 
 /// An endpoint that somebody else runs.

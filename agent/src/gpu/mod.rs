@@ -7,6 +7,7 @@
 
 pub mod backend;
 pub mod cuda;
+mod desk;
 pub mod driver;
 mod engines;
 pub mod fake;
@@ -22,6 +23,7 @@ mod station;
 mod tests;
 
 pub use backend::{Backend, Caller, Device};
+pub use desk::Desk;
 pub use driver::{Driver, Instruction};
 pub use engines::{Engines, Movers};
 pub use mover::Mover;

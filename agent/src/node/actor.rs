@@ -10,15 +10,17 @@ use rollwright_core::fault::Fault;
 use rollwright_proto::v1::agent_message::Message as FromAgent;
 use rollwright_proto::v1::queue_message::Message as FromQueue;
 use rollwright_proto::v1::{
-    ActionEnded, ActionOutput, AgentMessage, Hello, LiveAction, LiveSandbox, NumaNode,
+    ActionEnded, ActionOutput, AgentMessage, GpuNode, Hello, LiveAction, LiveSandbox, NumaNode,
     QueueMessage, SandboxFailed, SandboxSpec,
 };
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::Input;
+use super::handover::Handover;
 use super::inbox;
 use crate::docker::Found;
+use crate::gpu::Desk;
 use crate::reset::warm::WarmPools;
 use crate::reset::{Ground, Made};
 use crate::runner::Report;
@@ -93,6 +95,7 @@ pub(super) struct Actor {
     /// Trajectory of each sandbox that is up, by container name.
     pub(super) trajectories: HashMap<Arc<str>, String>,
     pub(super) actions: HashMap<String, Action>,
+    pub(super) handover: Handover,
     pub(super) warm: WarmPools<Box<Made>>,
     /// The sizes of sandboxes are being looked up, or the largest is being removed.
     pub(super) sizing: bool,
@@ -103,6 +106,8 @@ pub(super) struct Actor {
     pub(super) idle: BTreeSet<(Instant, String)>,
     pub(super) transfers: HashMap<u64, inbox::Sender>,
     link: Option<mpsc::Sender<AgentMessage>>,
+    /// Engines on GPUs; `None` where there is no GPU.
+    desk: Option<Desk>,
     /// tasks of the node --events--> the node
     pub(super) events_tx: mpsc::Sender<Event>,
     events_rx: mpsc::Receiver<Event>,
@@ -123,6 +128,7 @@ impl Actor {
         topology: Topology,
         root_dir: PathBuf,
         disk_free: Arc<AtomicU64>,
+        desk: Option<Desk>,
     ) -> Self {
         let (events_tx, events_rx) = mpsc::channel(EVENTS);
         let stopping = ground.ending.clone();
@@ -135,6 +141,7 @@ impl Actor {
             sandboxes: HashMap::new(),
             trajectories: HashMap::new(),
             actions: HashMap::new(),
+            handover: Handover::default(),
             warm: WarmPools::default(),
             sizing: false,
             warm_due: None,
@@ -142,6 +149,7 @@ impl Actor {
             idle: BTreeSet::new(),
             transfers: HashMap::new(),
             link: None,
+            desk,
             events_tx,
             events_rx,
             stopping,
@@ -171,7 +179,7 @@ impl Actor {
                 input = inbox_rx.recv() => match input {
                     Some(Input::Queue(message)) => self.queue(*message).await,
                     Some(Input::LinkUp(outbox_tx)) => self.link_up(outbox_tx).await,
-                    Some(Input::LinkDown) => self.link_down(),
+                    Some(Input::LinkDown) => self.link_down().await,
                     Some(Input::Stop { clear, done_tx }) => stopped = Some(Some((clear, done_tx))),
                     None => stopped = Some(None),
                 },
@@ -231,6 +239,18 @@ impl Actor {
             Some(FromQueue::FileDone(done)) => {
                 self.transfers.remove(&done.transfer);
             }
+            Some(
+                message @ (FromQueue::RestoreEngine(_)
+                | FromQueue::EvictEngine(_)
+                | FromQueue::StopEngine(_)
+                | FromQueue::StartCall(_)
+                | FromQueue::CancelCall(_)
+                | FromQueue::AckCall(_)),
+            ) => {
+                if let Some(desk) = &self.desk {
+                    desk.handle(message).await;
+                }
+            }
             // The link has seen to it; anything else is a newer queue's.
             Some(FromQueue::Welcome(_)) | None => {}
         }
@@ -270,8 +290,11 @@ impl Actor {
         self.link = Some(outbox_tx);
         self.warm.expect_names();
         self.warm_due = Some(Instant::now() + WARM_GRACE);
-        let hello = self.hello();
+        let hello = Hello { gpu: self.gpus().await, ..self.hello() };
         self.emit(FromAgent::Hello(hello)).await;
+        if let (Some(desk), Some(link)) = (&self.desk, &self.link) {
+            desk.attach(link.clone()).await;
+        }
         for failed in std::mem::take(&mut self.untold) {
             self.emit(FromAgent::SandboxFailed(failed)).await;
         }
@@ -285,8 +308,11 @@ impl Actor {
         }
     }
 
-    fn link_down(&mut self) {
+    async fn link_down(&mut self) {
         self.link = None;
+        if let Some(desk) = &self.desk {
+            desk.detach().await;
+        }
         self.warm_due = None;
         // Transfers belong to their stream.
         self.transfers.clear();
@@ -312,7 +338,15 @@ impl Actor {
             memory_bytes: self.topology.memory_bytes,
             sandboxes: ready.collect(),
             actions: actions.collect(),
+            gpu: None,
         }
+    }
+
+    /// What the hello says of the GPUs.
+    async fn gpus(&self) -> Option<GpuNode> {
+        let gpus = self.desk.as_ref()?.hello().await?;
+        let pool = self.ground.config.gpu_pool.clone().unwrap_or_default();
+        Some(GpuNode { pool, ..gpus })
     }
 
     async fn shut_down(&mut self, clear: bool) {
@@ -321,6 +355,9 @@ impl Actor {
         let mut gone: Vec<Sandbox> =
             self.warm.drain().into_iter().map(|made| made.sandbox).collect();
         let remove = clear || self.ground.config.remove_on_exit;
+        if let Some(desk) = &self.desk {
+            desk.stop(remove).await;
+        }
         for (_, entry) in self.sandboxes.drain() {
             match entry {
                 Entry::Opening { cancel } => cancel.cancel(),

@@ -6,6 +6,7 @@ mod actor;
 mod adopt;
 mod disk;
 mod files;
+mod handover;
 mod inbox;
 mod sandboxes;
 mod upkeep;
@@ -24,6 +25,7 @@ use crate::cgroup::{Bounds, Hierarchy};
 use crate::config::{AgentConfig, ConfigError};
 use crate::docker::Engine;
 use crate::docker::labels::Owner;
+use crate::gpu::{self, Desk};
 use crate::images::Images;
 use crate::images::gc::Ledger;
 use crate::metrics::Metrics;
@@ -57,6 +59,9 @@ pub enum NodeError {
     /// The cgroup file systems cannot be used.
     #[error(transparent)]
     Cgroup(#[from] crate::cgroup::CgroupError),
+    /// The GPUs cannot be used.
+    #[error("cannot use the GPUs: {0}")]
+    Gpus(#[from] gpu::OpenError),
 }
 
 /// What comes in from outside.
@@ -144,6 +149,19 @@ pub async fn start(config: AgentConfig, metrics: Arc<Metrics>) -> Result<NodeHan
     let engine = Engine::connect(&config.docker_socket).await?;
     engine.capabilities().await?;
     let root_dir = engine.root_dir().await?;
+    let station = gpu::open(gpu::Ground {
+        gpus: config.gpus.clone(),
+        host: config.engine_memory,
+        state_dir: config.state_dir.clone(),
+        policy: config.policy.engines.clone(),
+        docker: Some(engine.clone()),
+        docker_config: config.docker_config.clone(),
+        owner: owner.clone(),
+    })?;
+    let desk = match station {
+        Some(station) => Some(Desk::open(station).await),
+        None => None,
+    };
     let (reports_tx, reports_rx) = mpsc::channel(REPORTS);
     let ground = Arc::new(Ground {
         images: Images::new(
@@ -169,7 +187,7 @@ pub async fn start(config: AgentConfig, metrics: Arc<Metrics>) -> Result<NodeHan
     let disk_free =
         Arc::new(AtomicU64::new(disk::free_bytes(&root_dir).map_or(0, |disk| disk.free)));
     let (inbox_tx, inbox_rx) = mpsc::channel(INBOX);
-    let mut actor = Actor::new(ground, topology, root_dir, Arc::clone(&disk_free));
+    let mut actor = Actor::new(ground, topology, root_dir, Arc::clone(&disk_free), desk);
     actor.adopt().await?;
     tokio::spawn(actor.run(inbox_rx, reports_rx));
     Ok(NodeHandle { inbox_tx, engine, disk_free })

@@ -30,6 +30,12 @@ impl Pool {
         self.give_up(id, fault, now);
     }
 
+    pub(super) fn late(&mut self, id: &ActionId, now: Time) {
+        if self.actions.get(id).is_some_and(|action| action.on.is_none()) {
+            self.deadline(id, now);
+        }
+    }
+
     pub(super) fn deadline(&mut self, id: &ActionId, now: Time) {
         let Some(action) = self.actions.get(id) else { return };
         let name = self.service(action.kind).map_or("", |service| &service.name);

@@ -28,6 +28,8 @@ pub enum Event {
     },
     /// Nobody waits for the action any more.
     Cancel(ActionId),
+    /// The action should have begun by now: it ends if it still waits.
+    Late(ActionId),
     /// An action has ended on its engine, a cancelled one too.
     Finished {
         /// Which action.
@@ -101,5 +103,14 @@ pub struct Adopted {
     /// Its state as it was verified; `None` where it could not be told.
     pub proof: Option<Proof>,
     /// Actions that run on it, or ended without this being acknowledged.
-    pub running: Vec<ActionId>,
+    pub running: Vec<Running>,
+}
+
+/// An action that an agent has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Running {
+    /// The action.
+    pub action: ActionId,
+    /// When it has ended at the latest.
+    pub deadline: Time,
 }

@@ -21,6 +21,7 @@
 //! beginning, engines are launched when actions wait long enough to be worth it.
 
 mod actions;
+mod choice;
 mod chunk;
 mod chunks;
 mod command;
@@ -39,7 +40,7 @@ pub use chunk::{Chunk, Degree, InvalidDegree, MOST_GPUS};
 pub use chunks::{Barred, Chunks, EngineId, Kind, Place, ServiceIndex, Tenant};
 pub use command::Command;
 pub use config::{Config, Footprint, Limits, Service};
-pub use event::{Adopted, Event, Node, OrderId};
+pub use event::{Adopted, Event, Node, OrderId, Running};
 pub use learned::Phase;
 pub use pool::{EngineView, Pool, Residency, Stats};
 pub use proof::{Order, Proof, Trouble};

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use super::Chunk;
 use super::chunks::EngineId;
 use super::command::Command;
-use super::event::{Adopted, Node};
-use super::pool::{Home, Pool, State};
+use super::event::{Adopted, Node, Running};
+use super::pool::{Action, Engine, Home, Pool, State, Timer};
 use super::proof::Trouble;
 use crate::ids::{ActionId, NodeId};
 use crate::time::Time;
@@ -31,15 +31,21 @@ impl Pool {
             .map(|(id, _)| *id)
             .collect();
         for id in known {
+            let leaving = |engine: &Engine| matches!(engine.state, State::Leaving { .. });
             if let Some(adopted) = found.remove(&id) {
                 self.compare(id, &adopted, now);
             } else {
-                self.condemn(id, &Trouble::AgentLost, now);
+                if !self.engines.get(&id).is_some_and(leaving) {
+                    self.condemn(id, &Trouble::AgentLost, now);
+                }
                 self.forget(id);
             }
         }
         for (id, adopted) in found {
-            self.adopt(id, index, &adopted, now);
+            // A number is given once: two agents that claim one engine cannot both have it.
+            if !self.engines.contains_key(&id) {
+                self.adopt(id, index, &adopted, now);
+            }
         }
     }
 
@@ -136,7 +142,8 @@ impl Pool {
             return;
         }
         let same = engine.kind == adopted.kind && engine.chunk.start() == adopted.start;
-        let known = adopted.running.iter().all(|action| engine.running.contains_key(action));
+        let has = |running: &Running| engine.running.contains_key(&running.action);
+        let known = adopted.running.iter().all(has);
         if !same || !known {
             self.broke(id, &Trouble::AgentLost, now);
             return;
@@ -145,7 +152,9 @@ impl Pool {
         let name = self.service(kind).map_or("", |service| &service.name);
         let fault = Trouble::AgentLost.fault(name, self.nodes[chunk.node].name.as_str(), chunk);
         let (there, gone): (Vec<ActionId>, Vec<ActionId>) =
-            engine.running.keys().cloned().partition(|action| adopted.running.contains(action));
+            engine.running.keys().cloned().partition(|action| {
+                adopted.running.iter().any(|running| running.action == *action)
+            });
         for action in gone {
             if let Some(engine) = self.engines.get_mut(&id) {
                 engine.running.remove(&action);
@@ -179,11 +188,44 @@ impl Pool {
             let bytes = if awake { footprint.device } else { footprint.residue };
             self.chunks.fits(id, chunk, bytes)
         });
-        if fits && aligned == adopted.start && adopted.running.is_empty() {
+        // Nothing is ordered of one that executes: it is taken to be what it was verified as.
+        let footprint = self.footprint(adopted.kind);
+        let resident = footprint.zip(adopted.proof).is_some_and(|(footprint, proof)| {
+            proof.resident(&footprint).is_ok() && adopted.order.is_none()
+        });
+        let elsewhere = |running: &Running| {
+            self.actions.get(&running.action).is_some_and(|action| action.on.is_some())
+        };
+        let takes = resident && !adopted.running.iter().any(elsewhere);
+        if fits && aligned == adopted.start && (takes || adopted.running.is_empty()) {
             self.judge(id, adopted, now);
+            self.take_in(id, adopted, now);
         } else {
             self.stop(id, false, now);
         }
+    }
+
+    /// Actions that an agent runs for a pool that is gone: their ends are reported here. One
+    /// whose caller has asked again already waits no more.
+    fn take_in(&mut self, id: EngineId, adopted: &Adopted, now: Time) {
+        let Some(engine) = self.engines.get_mut(&id).filter(|e| e.state == State::Resident) else {
+            return;
+        };
+        for Running { action, deadline } in &adopted.running {
+            engine.running.insert(action.clone(), now);
+            if let Some(before) = self.actions.remove(action) {
+                self.timers.remove(&(before.deadline, Timer::Deadline(action.clone())));
+                if let Some(line) = self.waiting.get_mut(&before.kind) {
+                    line.remove(&before.seq);
+                }
+            }
+            self.timers.insert((*deadline, Timer::Deadline(action.clone())));
+            let (kind, deadline) = (adopted.kind, *deadline);
+            let taken = Action { kind, seq: 0, deadline, on: Some(id) };
+            self.actions.insert(action.clone(), taken);
+        }
+        self.waiting.retain(|_, line| !line.is_empty());
+        self.settle(id);
     }
 
     /// Takes an engine for what its proof says.

@@ -28,6 +28,8 @@ pub struct Pool {
     pub(super) ailing: BTreeMap<Kind, Ailing>,
     pub(super) learned: Learned,
     pub(super) stats: Stats,
+    /// Failures of each service's engines.
+    pub(super) failed: BTreeMap<ServiceIndex, u64>,
     pub(super) submitted: u64,
     pub(super) last_engine: u64,
     pub(super) last_order: u64,
@@ -170,11 +172,18 @@ impl Pool {
             ailing: BTreeMap::new(),
             learned: Learned::default(),
             stats: Stats::default(),
+            failed: BTreeMap::new(),
             submitted: 0,
             last_engine: 0,
             last_order: 0,
             out: Vec::new(),
         }
+    }
+
+    /// The same, whose numbers of engines and orders are all above `epoch`: an agent that
+    /// outlives the pool's process never sees a number twice.
+    pub fn above(epoch: u64, config: Config) -> Self {
+        Self { last_engine: epoch, last_order: epoch, ..Self::new(config) }
     }
 
     /// Handles one event. None is refused: an action that cannot run ends in
@@ -185,6 +194,7 @@ impl Pool {
                 self.submit(action, Kind { service, degree }, deadline);
             }
             Event::Cancel(action) => self.cancel(&action, now),
+            Event::Late(action) => self.late(&action, now),
             Event::Finished { action, engine, result } => {
                 self.finished(&action, engine, result, now);
             }
@@ -210,14 +220,34 @@ impl Pool {
 
     /// All engines, by id.
     pub fn engines(&self) -> impl Iterator<Item = EngineView> {
-        self.engines.iter().map(|(id, engine)| EngineView {
-            engine: *id,
+        self.engines.iter().map(|(id, engine)| self.view(*id, engine))
+    }
+
+    /// One engine.
+    pub fn engine(&self, id: EngineId) -> Option<EngineView> {
+        self.engines.get(&id).map(|engine| self.view(id, engine))
+    }
+
+    fn view(&self, id: EngineId, engine: &Engine) -> EngineView {
+        EngineView {
+            engine: id,
             kind: engine.kind,
             node: self.nodes[engine.chunk.node].name.clone(),
             chunk: engine.chunk,
             residency: engine.state.residency(),
             running: engine.running.len(),
-        })
+        }
+    }
+
+    /// Where an action runs; `None`: it waits, or is not alive.
+    pub fn runs_on(&self, action: &ActionId) -> Option<EngineId> {
+        self.actions.get(action)?.on
+    }
+
+    /// The last failure of a service's engines, as long as none of that degree came up since.
+    pub fn trouble(&self, service: ServiceIndex) -> Option<&Fault> {
+        let of = self.ailing.iter().filter(|(kind, _)| kind.service == service);
+        of.max_by_key(|(_, ailing)| ailing.until).map(|(_, ailing)| &ailing.last)
     }
 
     /// Actions that have not ended.
@@ -244,6 +274,11 @@ impl Pool {
     /// What was done since the pool began.
     pub fn stats(&self) -> Stats {
         self.stats
+    }
+
+    /// Engines of a service that failed since the pool began.
+    pub fn failures(&self, service: ServiceIndex) -> u64 {
+        self.failed.get(&service).copied().unwrap_or(0)
     }
 
     /// How long a phase takes: as measured, else as declared; `None` where neither is known.

@@ -2,7 +2,7 @@
 
 use super::{Check, Violation};
 use crate::engine::{Engine, EngineType, Model};
-use crate::reward::{RewardServiceSpec, SandboxReward, ServerlessReward};
+use crate::reward::{GpuReward, Probe, RewardServiceSpec, SandboxReward, ServerlessReward};
 
 impl RewardServiceSpec {
     /// What is wrong beyond the types.
@@ -15,10 +15,7 @@ impl RewardServiceSpec {
             "set exactly one of gpu, serverless and sandbox",
         );
         if let Some(gpu) = &self.gpu {
-            let mut at = spec.field("gpu");
-            gpu.model.check(&mut at.field("model"));
-            gpu.engine.check(&mut at.field("engine"));
-            at.degrees(&gpu.degrees);
+            gpu.check(&mut spec.field("gpu"));
         }
         if let Some(serverless) = &self.serverless {
             serverless.check(&mut spec.field("serverless"));
@@ -27,6 +24,54 @@ impl RewardServiceSpec {
             sandbox.check(&mut spec.field("sandbox"));
         }
         found
+    }
+}
+
+impl GpuReward {
+    fn check(&self, check: &mut Check<'_>) {
+        self.model.check(&mut check.field("model"));
+        self.engine.check(&mut check.field("engine"));
+        check.require(
+            self.model.volume.is_none(),
+            "model.volume is not mounted for reward services yet: name the model by its hub name, or by a path in the engine's image",
+        );
+        check.require(
+            self.engine.secret_env.is_empty(),
+            "engine.secretEnv does not reach reward services yet: use a model that needs no secret, for example one in the engine's image",
+        );
+        check.degrees(&self.degrees);
+        check.within("batch", self.batch, 1..=1024);
+        check.within("pinned", self.pinned, 0..=1024);
+        let footprints = self.footprints.iter().map(|footprint| footprint.degree);
+        check.require(
+            footprints.clone().count() == self.degrees.len()
+                && self.degrees.iter().all(|degree| footprints.clone().any(|of| of == *degree)),
+            "footprints has exactly one entry for each of degrees",
+        );
+        for (index, footprint) in self.footprints.iter().enumerate() {
+            check.item("footprints", index).require(
+                footprint.residue.is_none_or(|residue| residue < footprint.device),
+                "device must be more than residue: an engine that is awake holds what it keeps asleep, and its weights",
+            );
+        }
+        if let Some(probe) = &self.probe {
+            probe.check(&mut check.field("probe"));
+        }
+    }
+}
+
+impl Probe {
+    fn check(&self, check: &mut Check<'_>) {
+        check.count("path", self.path.chars().count(), 0..=512);
+        check.field("path").require(
+            self.path.starts_with('/') && !self.path.contains(' '),
+            "path begins with / and has no spaces, for example \"/v1/score\"",
+        );
+        check.count("body", self.body.chars().count(), 0..=65_536);
+        check.field("body").require(
+            serde_json::from_str::<serde_json::Map<_, _>>(&self.body).is_ok(),
+            "body is a JSON object as text, for example '{\"input\": \"1\"}'",
+        );
     }
 }
 

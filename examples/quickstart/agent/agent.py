@@ -140,12 +140,12 @@ class Agent:
                 # What is scored is copied out of the sandbox: it must stay until then.
                 while (await rollout.look()).state in ("running", "scoring"):
                     await asyncio.sleep(0.25)
-            await self._scored(rollout.trajectory_id, record)
+            await self._scored(rollout.trajectory_id, package, record)
         finally:
             await sandbox.close()
             record["sandbox"]["closed_s"] = self._out.now()
 
-    async def _scored(self, trajectory, record):
+    async def _scored(self, trajectory, package, record):
         """Takes up the action that scored it: an ended id that is sent again gives its result."""
         reward = f"{trajectory}.reward"
         result = None
@@ -161,7 +161,8 @@ class Agent:
             return
         took = result.queued + result.ran + result.overhead
         span = {**record["scoring"], "begin_s": record["scoring"]["end_s"] - took}
-        record["actions"].append(records.action("reward", span, result, 0.0))
+        graded = records.action("reward", f"grade {package}", "tests", span, result, 0.0)
+        record["actions"].append(graded)
 
     async def _converse(self, rollout, sandbox, package, record):
         """The policy and the sandbox by turns."""
@@ -207,13 +208,14 @@ class Agent:
         """Runs a command as an action; what the policy is told of it."""
         try:
             with self._out.during("acting") as acting:
-                result = await sandbox.run(command, profile=dialogue.profile_of(command))
+                profile = dialogue.profile_of(command)
+                result = await sandbox.run(command, profile=profile)
         except (ActionTimeout, ActionFault) as fault:
             return f"{fault}\n{fault.output}"
         name = dialogue.name_of(command)
         # Cores that are held for life were waited for before the first action.
         waited = record["sandbox"]["queue_s"] if not record["actions"] else 0.0
-        record["actions"].append(records.action(name, acting, result, waited))
+        record["actions"].append(records.action(name, command, profile, acting, result, waited))
         await rollout.step(name=name, seconds=result.ran)
         return dialogue.observation(result.exit_code, result.output)
 

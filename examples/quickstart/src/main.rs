@@ -6,6 +6,7 @@ mod agent;
 mod experiment;
 mod progress;
 mod record;
+mod replay;
 mod report;
 mod script;
 mod service;

@@ -235,6 +235,8 @@ pub(crate) mod tests {
     pub(crate) fn run(policy: &str) -> Run {
         let action = |name: &str, at: f64, exec: f64, units: f64, cores: Vec<u32>| ActionRecord {
             name: name.to_owned(),
+            profile: "tests".to_owned(),
+            command: String::new(),
             submitted_s: at,
             ended_s: at + 0.5 + exec + 0.001,
             queue_s: 0.5,
@@ -271,6 +273,7 @@ pub(crate) mod tests {
         Run {
             policy: policy.to_owned(),
             cores: 2,
+            units: BTreeMap::from([("tests".to_owned(), vec![1.0, 2.0])]),
             granted_cores: 0.5,
             trajectories: vec![trajectory(0, Some(1.0)), trajectory(1, None)],
             batches: vec![BatchRecord {

@@ -10,6 +10,8 @@ use rollwright_core::queue::Config as CoreConfig;
 use rollwright_core::resources::{UnitChoice, Units};
 use rollwright_proto::v1 as pb;
 
+use crate::gpu::GpuPool;
+
 /// Name of the profile of requests that name none.
 pub const DEFAULT_PROFILE: &str = "default";
 /// Job of requests that name none.
@@ -28,6 +30,10 @@ pub struct QueueConfig {
     pub profiles: BTreeMap<String, Profile>,
     /// Pools that nodes may belong to; empty: any.
     pub pools: BTreeSet<String>,
+    /// Pools of GPUs with their reward services.
+    pub gpu_pools: Vec<GpuPool>,
+    /// Reward services are called `<namespace>.<name>`, as jobs are.
+    pub namespaced: bool,
     /// How long an ended action's id returns its first result.
     pub keep_for: Duration,
     /// Results kept at most; beyond it the oldest go before their time.
@@ -52,6 +58,8 @@ impl QueueConfig {
             templates: BTreeMap::new(),
             profiles: BTreeMap::from([(DEFAULT_PROFILE.to_owned(), Profile::default())]),
             pools: BTreeSet::new(),
+            gpu_pools: Vec::new(),
+            namespaced: false,
             keep_for: Duration::from_hours(1),
             max_results: 2_000_000,
             max_result_bytes: 64 << 30,

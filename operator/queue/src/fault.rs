@@ -40,6 +40,7 @@ pub(crate) fn stopping() -> Fault {
 enum Class {
     Invalid,
     TooLarge,
+    Unimplemented,
     Unauthenticated,
     Forbidden,
     NotFound,
@@ -66,6 +67,7 @@ fn classify(fault: &Fault) -> Class {
             Class::NotFound
         }
         (FaultKind::User, "BodyTooLarge") => Class::TooLarge,
+        (FaultKind::User, "StreamingUnsupported") => Class::Unimplemented,
         (FaultKind::User, _) => Class::Invalid,
         (FaultKind::Action, _) => Class::Action,
         (FaultKind::Timeout, _) => Class::Timeout,
@@ -80,6 +82,7 @@ pub(crate) fn http_status(fault: &Fault) -> u16 {
     match classify(fault) {
         Class::Invalid => 400,
         Class::TooLarge => 413,
+        Class::Unimplemented => 501,
         Class::Unauthenticated => 401,
         Class::Forbidden => 403,
         Class::NotFound => 404,
@@ -95,6 +98,7 @@ pub(crate) fn http_status(fault: &Fault) -> u16 {
 pub(crate) fn status(fault: &Fault) -> Status {
     let code = match classify(fault) {
         Class::Invalid | Class::TooLarge => Code::InvalidArgument,
+        Class::Unimplemented => Code::Unimplemented,
         Class::Unauthenticated => Code::Unauthenticated,
         Class::Forbidden => Code::PermissionDenied,
         Class::NotFound => Code::NotFound,

@@ -9,6 +9,7 @@ mod clock;
 pub mod config;
 mod convert;
 pub mod fault;
+mod gpu;
 mod grpc;
 mod http;
 pub mod listen;
@@ -22,6 +23,7 @@ mod store;
 mod tls;
 
 pub use config::{Profile, QueueConfig, Template};
+pub use gpu::{GpuManifestError, GpuPool, GpuService};
 pub use listen::{AgentListen, Listen, ListenError};
 pub use manifest::JobNames;
 pub use rollwright_auth::{AuthConfig, MetricsListen, Namespace, TokenConfig};

@@ -1,5 +1,6 @@
 //! Prometheus metrics of a queue, `rollwright_queue_*`, with bounded labels.
 
+use crate::gpu::GpuMetrics;
 use prometheus::{
     Encoder as _, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
     Opts, Registry, TextEncoder,
@@ -7,6 +8,8 @@ use prometheus::{
 
 /// Everything that a queue counts. Profiles are bounded by the configuration.
 pub struct Metrics {
+    /// Of the GPU pools.
+    pub(crate) gpu: GpuMetrics,
     registry: Registry,
     pub(crate) waiting: IntGauge,
     pub(crate) running: IntGauge,
@@ -103,6 +106,7 @@ impl Metrics {
             )?,
             exclusive_cores: gauge("exclusive_cores", "Cores granted exclusively, on all nodes")?,
             shared_cores: gauge("shared_cores", "Cores that shares occupy, on all nodes")?,
+            gpu: GpuMetrics::new(&registry)?,
             registry,
         })
     }

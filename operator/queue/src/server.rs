@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::Clock;
 use crate::config::QueueConfig;
 use crate::fault::status;
+use crate::gpu::{self, Gpu, GpuHandle};
 use crate::grpc::{ActionApi, LinkApi};
 use crate::http;
 use crate::http::ApiError;
@@ -28,7 +29,7 @@ use crate::lookups::{LastWords, spawn_lookups};
 use crate::mailbox::Budget;
 use crate::metrics::Metrics;
 use crate::scheduler::{Handle, INBOX, Input, Parts, Scheduler};
-use crate::store::{Retention, Store, StoreError, Writer};
+use crate::store::{Durable, Retention, Store, StoreError, Writer};
 use crate::tls;
 use rollwright_auth::{Authenticator, Caller, MetricsListen, MetricsListener};
 
@@ -77,6 +78,8 @@ pub enum QueueError {
 pub struct QueueServer {
     scheduler: Scheduler,
     inbox: mpsc::Receiver<Input>,
+    pools: Gpu,
+    gpu_inbox: mpsc::Receiver<gpu::Input>,
     handle: Handle,
     heartbeat: Duration,
     callers: (Bound, Option<Authenticator>),
@@ -122,7 +125,17 @@ impl QueueServer {
         let (inbox_tx, inbox) = mpsc::channel(INBOX);
         // After a shutdown nobody needs to know what became durable.
         let last = LastWords { inbox: inbox_tx.clone(), thread: "store-writer" };
-        let notify = move |outcome| {
+        let (gpu_tx, gpu_inbox) = mpsc::channel(gpu::INBOX);
+        let answers = gpu_tx.clone();
+        let notify = move |outcome: Result<Vec<Durable>, StoreError>| {
+            let answered = outcome.iter().flatten().filter_map(|durable| match durable {
+                Durable::Answered { action, .. } => Some(action.clone()),
+                _ => None,
+            });
+            let answered: Vec<_> = answered.collect();
+            if !answered.is_empty() {
+                drop(answers.blocking_send(gpu::Input::Durable(answered)));
+            }
             let LastWords { inbox, .. } = &last;
             drop(inbox.blocking_send(Input::Stored(outcome)));
         };
@@ -131,7 +144,20 @@ impl QueueServer {
         let lookups =
             spawn_lookups(Arc::clone(&store), clock, inbox_tx.clone(), Arc::clone(&budget), most)?;
         let stopped = CancellationToken::new();
+        let pools = Gpu::new(gpu::Parts {
+            pools: config.gpu_pools.clone(),
+            namespaced: config.namespaced,
+            epoch: recovered.epoch,
+            clock,
+            store: Arc::clone(&store),
+            pusher: writer.pusher(),
+            budget: Arc::clone(&budget),
+            max_buffered_bytes: config.max_buffered_bytes,
+            metrics: Arc::clone(&metrics),
+            inbox: gpu_tx.clone(),
+        });
         let handle = Handle {
+            gpu: GpuHandle { inbox: gpu_tx },
             inbox: inbox_tx,
             store,
             clock,
@@ -148,6 +174,8 @@ impl QueueServer {
         Ok(Self {
             scheduler,
             inbox,
+            pools,
+            gpu_inbox,
             handle,
             heartbeat,
             callers,
@@ -191,6 +219,7 @@ impl QueueServer {
             });
         }
         drop(self.handle);
+        let pools = tokio::spawn(self.pools.run(self.gpu_inbox, stopped.clone()));
         let mut scheduler = tokio::spawn(self.scheduler.run(self.inbox, stopped.clone()));
         let mut ran = None;
         let early = tokio::select! {
@@ -218,6 +247,8 @@ impl QueueServer {
         if drained.await.is_err() {
             tracing::warn!("some connections did not end within {DRAIN:?}");
         }
+        // It ends with the token alone, so an error is a panic.
+        pools.await?;
         ran??;
         early.unwrap_or(Ok(()))
     }

@@ -6,12 +6,15 @@ use anyhow::{Context as _, bail};
 use kube::core::ObjectMeta;
 use rollwright_crds::pool::CpuPool;
 use rollwright_crds::{ActionQueue, Manifest, ResourcePool, RewardService, RolloutJob};
+use rollwright_queue::{JobNames, QueueConfig};
 
 /// One action queue and the pools that it names.
 #[derive(Debug)]
 pub(crate) struct Bound {
     pub(crate) queue: ActionQueue,
     pub(crate) pools: Vec<ResourcePool>,
+    /// All reward services that are there.
+    pub(crate) rewards: Vec<RewardService>,
 }
 
 impl Bound {
@@ -19,13 +22,14 @@ impl Bound {
     pub(crate) fn read(dir: &Path, name: Option<&str>) -> anyhow::Result<Self> {
         let manifests = rollwright_crds::parse::directory(dir)
             .with_context(|| format!("the manifests in `{}` are refused", dir.display()))?;
-        let (mut queues, mut pools) = (Vec::new(), Vec::new());
+        let (mut queues, mut pools, mut rewards) = (Vec::new(), Vec::new(), Vec::new());
         for manifest in manifests {
             match manifest {
                 Manifest::ActionQueue(queue) => queues.push(*queue),
                 Manifest::ResourcePool(pool) => pools.push(*pool),
+                Manifest::RewardService(reward) => rewards.push(*reward),
                 // The gateway's: see [`Job`].
-                Manifest::RolloutJob(_) | Manifest::RewardService(_) => {}
+                Manifest::RolloutJob(_) => {}
             }
         }
         let found: Vec<String> = queues.iter().map(|q| name_of(&q.metadata)).collect();
@@ -46,7 +50,14 @@ impl Bound {
             queue.spec.pools.iter().any(|name| name.to_string() == name_of(&pool.metadata))
         };
         pools.retain(named);
-        Ok(Self { queue, pools })
+        Ok(Self { queue, pools, rewards })
+    }
+
+    /// The settings of the queue with its GPU pools, with its store in `dir`.
+    pub(crate) fn config(&self, dir: &Path, names: JobNames) -> anyhow::Result<QueueConfig> {
+        let mut config = QueueConfig::from_manifests(&self.queue, &self.pools, dir, names)?;
+        config.add_rewards(&self.queue, &self.pools, &self.rewards, names)?;
+        Ok(config)
     }
 
     /// The queue's one CPU pool, with its name.

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use rollwright_queue::{
-    AgentListen, JobNames, Listen, Listeners, MetricsListen, QueueConfig, QueueServer, TlsFiles,
+    AgentListen, JobNames, Listen, Listeners, MetricsListen, QueueServer, TlsFiles,
 };
 
 use crate::cli::{Queue, Where};
@@ -16,7 +16,7 @@ pub(crate) async fn run(args: Queue) -> anyhow::Result<()> {
     let bound = Bound::read(&args.manifests.filename, args.manifests.queue.as_deref())?;
     let namespaced = args.namespaced || args.auth.takes_tokens();
     let names = if namespaced { JobNames::Namespaced } else { JobNames::Plain };
-    let config = QueueConfig::from_manifests(&bound.queue, &bound.pools, &args.state_dir, names)?;
+    let config = bound.config(&args.state_dir, names)?;
     let tls = args.tls_cert.zip(args.tls_key).zip(args.tls_client_ca);
     let tls = tls.map(|((cert, key), client_ca)| TlsFiles { cert, key, client_ca });
     let listeners = Listeners {

@@ -10,7 +10,7 @@ use rollwright_agent::{AgentConfig, Endpoint};
 use rollwright_crds::pool::CpuPool;
 use rollwright_gateway::{Gateway, GatewayConfig, Listeners as GatewayListeners, QueueAddress};
 use rollwright_queue::{
-    AgentListen, AuthConfig, JobNames, Listen, Listeners, MetricsListen, QueueConfig, QueueServer,
+    AgentListen, AuthConfig, JobNames, Listen, Listeners, MetricsListen, QueueServer,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -29,12 +29,22 @@ pub(crate) async fn run(args: Standalone) -> anyhow::Result<()> {
     let bound = Bound::read(&args.manifests.filename, args.manifests.queue.as_deref())?;
     let (pool, cpu) = bound.cpu_pool()?;
     let queue_dir = args.state_dir.join("queue");
-    let queue =
-        QueueConfig::from_manifests(&bound.queue, &bound.pools, &queue_dir, JobNames::Plain)?;
+    let queue = bound.config(&queue_dir, JobNames::Plain)?;
     std::fs::create_dir_all(&args.state_dir)
         .with_context(|| format!("cannot make `{}`", args.state_dir.display()))?;
     let link = args.state_dir.join("link.sock");
-    let agent = agent_config(&args, pool, cpu)?;
+    let gpu_pool = match queue.gpu_pools.as_slice() {
+        [] => None,
+        [pool] => Some(pool.name.clone()),
+        [one, two, ..] => {
+            bail!(
+                "pools `{}` and `{}` both have `gpu`: one machine is one pool",
+                one.name,
+                two.name
+            )
+        }
+    };
+    let agent = AgentConfig { gpu_pool, ..agent_config(&args, pool, cpu)? };
     agent.validate()?;
 
     let listeners = Listeners {

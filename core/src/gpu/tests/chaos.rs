@@ -19,6 +19,7 @@ enum Step {
     Leave(usize),
     Join(usize, bool),
     Drain(usize, bool),
+    NewPool,
     Pass(u64),
 }
 
@@ -52,6 +53,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0usize..2).prop_map(Step::Leave),
         2 => (0usize..2, any::<bool>()).prop_map(|(n, restarted)| Step::Join(n, restarted)),
         1 => (0usize..2, any::<bool>()).prop_map(|(n, on)| Step::Drain(n, on)),
+        1 => Just(Step::NewPool),
         4 => (1u64..20).prop_map(Step::Pass),
     ]
 }
@@ -91,6 +93,7 @@ fn take(world: &mut World, step: Step, submitted: &mut usize, sizes: &[u32]) {
         }
         Step::Drain(n, on) if has(n) => world.drain(&node(n), on),
         Step::Gpu(..) | Step::Leave(_) | Step::Join(..) | Step::Drain(..) => {}
+        Step::NewPool => world.replace_pool(),
         Step::Pass(duration) => world.pass(secs(duration)),
     }
 }
@@ -132,7 +135,8 @@ proptest! {
             prop_assert_eq!(world.result(n), Some(Ok(())), "action {} of {:?}", n, world.pool);
         }
         prop_assert!(world.open.is_empty());
-        prop_assert_eq!(world.ended.len(), submitted);
+        let untold = world.forgotten + world.adrift.len();
+        prop_assert_eq!(world.ended.len() + untold, submitted);
         // Nothing is held for nobody.
         for _ in 0..100 {
             world.settle();

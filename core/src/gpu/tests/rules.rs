@@ -3,7 +3,9 @@
 use super::reports::Outcome;
 use super::world::{MEMORY, World, action, kind, node, secs, service, services};
 use crate::fault::FaultKind;
-use crate::gpu::{Event, Order, Phase, Residency, ServiceIndex, Trouble};
+use crate::gpu::{
+    Adopted, Degree, Event, Node, Order, Phase, Proof, Residency, ServiceIndex, Trouble,
+};
 
 /// One GPU, and two services that do not fit on it together.
 fn pair() -> World {
@@ -362,6 +364,96 @@ fn a_new_pool_takes_over_the_engines_that_it_finds() {
     world.submit(0, kind(0, 1), 1000);
     world.settle();
     assert_eq!(orders(&world), [Order::Evict, Order::Wake]);
+}
+
+#[test]
+fn a_new_pool_takes_in_what_runs_and_runs_it_once() {
+    let mut world = pair();
+    (0..3).for_each(|n| world.submit(n, kind(0, 1), 1000));
+    world.report(0, Outcome::Good);
+    let engine = *world.processes.keys().next().unwrap();
+    world.replace_pool();
+    // The third waited, and its caller asks again.
+    assert_eq!((world.open.len(), world.forgotten), (2, 1));
+    assert_eq!(world.pool.runs_on(&action(0)), Some(engine));
+    world.submit(0, kind(0, 1), 1000);
+    world.submit(2, kind(0, 1), 1000);
+    world.settle();
+    assert!((0..3).all(|n| world.result(n) == Some(Ok(()))));
+    // A further engine has a number that was never given before.
+    world.submit(3, kind(1, 1), 1000);
+    world.settle();
+    assert!(world.processes.keys().all(|id| *id == engine || id.0 > 1 << 32));
+}
+
+#[test]
+fn one_that_is_asked_for_again_is_found_running_when_its_agent_is_back() {
+    let mut world = pair();
+    world.submit(0, kind(0, 1), 1000);
+    world.report(0, Outcome::Good);
+    world.replace_pool();
+    world.leave(&node(0));
+    world.adrift.insert(action(0));
+    world.open.clear();
+    world.pool = crate::gpu::Pool::above(1 << 40, world.config.clone());
+    // Nobody knows that it runs, until its agent says so.
+    world.submit(0, kind(0, 1), 1000);
+    world.join(&node(0), false);
+    world.settle();
+    assert_eq!((world.result(0), orders(&world)), (Some(Ok(())), vec![Order::Launch]));
+    assert_eq!(world.pool.stats().runs, 0);
+}
+
+#[test]
+fn an_engine_that_two_agents_claim_is_of_the_first() {
+    let mut world = World::new(services(), &[4, 4]);
+    world.submit(0, kind(1, 1), 1000);
+    world.settle();
+    let engine = *world.processes.keys().next().unwrap();
+    let claimed = Adopted {
+        engine,
+        kind: kind(1, 1),
+        start: 0,
+        order: None,
+        proof: Some(Proof { asleep: false, held: 10, answers: true }),
+        running: Vec::new(),
+    };
+    let (gpus, memory, host, lost) = (4, 10, 30, Vec::new());
+    let engines = vec![claimed];
+    world.send(Event::Joined(Node { name: node(1), gpus, memory, host, lost, engines }));
+    let views: Vec<_> = world.pool.engines().map(|view| (view.engine, view.node)).collect();
+    assert_eq!(views, [(engine, node(0))]);
+}
+
+#[test]
+fn one_that_should_have_begun_waits_no_longer_and_one_that_runs_goes_on() {
+    let mut world = pair();
+    (0..2).for_each(|n| world.submit(n, kind(1, 1), 1000));
+    world.report(0, Outcome::Good);
+    (0..2).for_each(|n| world.send(Event::Late(action(n))));
+    assert_eq!((world.result(0), reason(&world, 1)), (None, "GpuDeadline"));
+}
+
+#[test]
+fn the_degree_is_the_one_that_costs_least() {
+    let degree = |gpus| Degree::new(gpus).unwrap();
+    let mut world = World::new(services(), &[4]);
+    let choose = |world: &World| world.pool.choose(ServiceIndex(0), &[]).unwrap();
+    // Nothing is known of durations: the one that is there soonest, the smaller of equals.
+    assert_eq!(choose(&world), degree(1));
+    for (gpus, takes) in [(1, 8), (2, 6)] {
+        world.submit(gpus as usize, kind(0, gpus), 10_000);
+        world.report(0, Outcome::Good);
+        world.pass(secs(takes));
+        world.settle();
+    }
+    assert_eq!(choose(&world), degree(2));
+    assert_eq!(world.pool.choose(ServiceIndex(0), &[degree(1)]), Some(degree(1)));
+    assert_eq!(world.pool.choose(ServiceIndex(0), &[degree(8)]), None);
+    // Where others wait, what it takes from them counts as well.
+    (10..14).for_each(|n| world.submit(n, kind(2, 4), 10_000));
+    (20..24).for_each(|n| world.submit(n, kind(1, 1), 10_000));
+    assert_eq!(choose(&world), degree(1));
 }
 
 #[test]

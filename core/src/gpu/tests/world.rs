@@ -8,7 +8,7 @@ use super::reports::Outcome;
 use crate::fault::Fault;
 use crate::gpu::{
     Adopted, Chunk, Command, Config, Degree, EngineId, Event, Footprint, Kind, Limits, Node, Order,
-    OrderId, Pool, Proof, Service, ServiceIndex, Trouble,
+    OrderId, Pool, Proof, Running, Service, ServiceIndex, Trouble,
 };
 use crate::ids::{ActionId, NodeId};
 use crate::reward::Backoff;
@@ -102,9 +102,16 @@ pub(super) struct World {
     pub(super) open: BTreeSet<ActionId>,
     pub(super) ended: BTreeMap<ActionId, Result<(), Fault>>,
     started: BTreeSet<ActionId>,
+    /// Running when their pool was lost.
+    pub(super) adrift: BTreeSet<ActionId>,
+    /// Cancelled, and still running when their pool was lost.
+    strays: BTreeSet<ActionId>,
+    /// Waiting when their pool was lost.
+    pub(super) forgotten: usize,
     pub(super) finished_well: BTreeSet<ActionId>,
     pub(super) drained: Vec<NodeId>,
     ticks: usize,
+    epoch: u64,
     /// Orders in the order in which they were given.
     pub(super) given: Vec<(Order, EngineId)>,
 }
@@ -123,9 +130,13 @@ impl World {
             open: BTreeSet::new(),
             ended: BTreeMap::new(),
             started: BTreeSet::new(),
+            adrift: BTreeSet::new(),
+            strays: BTreeSet::new(),
+            forgotten: 0,
             finished_well: BTreeSet::new(),
             drained: Vec::new(),
             ticks: 0,
+            epoch: 0,
             given: Vec::new(),
         };
         for (n, gpus) in gpus.iter().enumerate() {
@@ -155,6 +166,7 @@ impl World {
             self.tasks.retain(|task| task.node != *name);
         }
         let index: usize = name.as_str()[1..].parse().unwrap();
+        let deadline = self.now + secs(200);
         let here = self.processes.iter_mut().filter(|(_, process)| process.chunk.node == index);
         let mut engines = Vec::new();
         for (id, process) in here.filter(|(_, process)| !process.dead) {
@@ -169,7 +181,11 @@ impl World {
                 start: process.chunk.start(),
                 order,
                 proof: order.is_none().then_some(Proof { asleep, held, answers }),
-                running: process.running.iter().cloned().collect(),
+                running: process
+                    .running
+                    .iter()
+                    .map(|action| Running { action: action.clone(), deadline })
+                    .collect(),
             });
         }
         // Memory of a process that is gone comes back with the agent.
@@ -178,7 +194,46 @@ impl World {
         machine.up = true;
         let (gpus, memory, host) = (machine.gpus, MEMORY, HOST);
         let lost = machine.lost.iter().copied().collect();
-        self.send(Event::Joined(Node { name: name.clone(), gpus, memory, host, lost, engines }));
+        let node = Node { name: name.clone(), gpus, memory, host, lost, engines };
+        let commands = self.pool.on_event(Event::Joined(node), self.now);
+        // A new pool takes in what runs; of what was cancelled before, it knows nothing.
+        for action in self.processes.values().flat_map(|process| &process.running) {
+            if self.pool.runs_on(action).is_none() || self.open.contains(action) {
+                continue;
+            }
+            if self.adrift.remove(action) {
+                self.open.insert(action.clone());
+            } else {
+                self.strays.insert(action.clone());
+            }
+        }
+        for command in commands {
+            self.carry_out(command);
+        }
+        self.check_live();
+    }
+
+    fn check_live(&self) {
+        assert_eq!(self.pool.live(), self.open.len() + self.strays.len());
+    }
+
+    /// The pool's process is killed, another begins with nothing, and all agents find it.
+    pub(super) fn replace_pool(&mut self) {
+        let running = |action: &&ActionId| {
+            self.processes.values().any(|process| process.running.contains(*action))
+        };
+        let running: BTreeSet<ActionId> = self.open.iter().filter(running).cloned().collect();
+        self.forgotten += self.open.len() - running.len();
+        self.open.clear();
+        self.strays.clear();
+        self.adrift.extend(running);
+        self.epoch += 1 << 32;
+        self.pool = Pool::above(self.epoch, self.config.clone());
+        for machine in self.machines.values_mut() {
+            machine.draining = false;
+        }
+        let names: Vec<NodeId> = self.machines.keys().cloned().collect();
+        names.iter().for_each(|name| self.join(name, false));
     }
 
     pub(super) fn leave(&mut self, name: &NodeId) {
@@ -256,11 +311,12 @@ impl World {
         for command in self.pool.on_event(event, self.now) {
             self.carry_out(command);
         }
-        assert_eq!(self.pool.live(), self.open.len());
+        self.check_live();
     }
 
     fn carry_out(&mut self, command: Command) {
         match command {
+            Command::Ended { action, .. } if self.strays.remove(&action) => {}
             Command::Ended { action, result } => {
                 assert!(self.open.remove(&action), "{action} ended twice, or was not submitted");
                 assert!(result.is_err() || self.finished_well.contains(&action));

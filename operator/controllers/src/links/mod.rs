@@ -58,7 +58,11 @@ pub(crate) fn listener(changed: Arc<Notify>, namespace: String) -> Listener {
             What::Pool(pool) => pool.spec.cpu.is_some(),
             What::Node(_) | What::Everything => true,
             What::Pod(pod) => is_reservation(pod, &namespace),
-            What::Owned(..) | What::Job(_) | What::Queue(_) | What::Reward(_) => false,
+            What::PoolFigures(_)
+            | What::Owned(..)
+            | What::Job(_)
+            | What::Queue(_)
+            | What::Reward(_) => false,
         };
         if concerns {
             changed.notify_one();

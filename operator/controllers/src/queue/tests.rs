@@ -211,8 +211,8 @@ fn a_name_that_no_service_can_have_is_refused() {
 
 #[test]
 fn a_policy_that_the_queue_would_refuse_is_not_built() {
-    let policy = json!({"ordering": "TrajectoryAware"});
-    let said = "spec.policy.ordering `TrajectoryAware` is not available in this version: use Fcfs";
+    let policy = json!({"type": "Static", "cores": 1, "ordering": "TrajectoryAware"});
+    let said = "spec.policy.ordering `TrajectoryAware` is there only with type Elastic: use Fcfs";
     let queue = queue("tools", &json!({"pools": ["cpu", "api"], "policy": policy}));
     let obstacle = validate(&queue, &seen(pools())).unwrap_err();
     assert_eq!((obstacle.reason, &*obstacle.message), (reasons::UNSUPPORTED, said));

@@ -136,13 +136,17 @@ impl ActionService for ActionApi {
         Ok(Response::new(Box::pin(events)))
     }
 
+    async fn call(&self, request: Request<pb::CallRequest>) -> Answer<pb::CallResponse> {
+        let caller = caller(&request)?;
+        let answered = self.handle.gpu.call(caller, request.into_inner()).await;
+        answered.map(Response::new).map_err(refused)
+    }
+
     async fn cancel(&self, request: Request<pb::CancelRequest>) -> Answer<pb::CancelResponse> {
         let caller = caller(&request)?;
         let pb::CancelRequest { action_id, job } = request.into_inner();
         let action = ActionId::new(&action_id).map_err(|error| refused(convert::bad_id(error)))?;
-        let cancelled =
-            self.handle.call(|reply| Input::Cancel { caller, job, action, reply }).await;
-        let cancelled = cancelled.map_err(refused)?;
+        let cancelled = self.handle.cancel(caller, job, action).await.map_err(refused)?;
         Ok(Response::new(pb::CancelResponse { cancelled }))
     }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use futures::stream::{self, Stream};
 use pb::agent_message::Message;
+use rollwright_core::fault::Fault;
 use rollwright_core::ids::NodeId;
 use rollwright_proto::v1 as pb;
 use rollwright_proto::v1::agent_link_server::AgentLink;
@@ -13,6 +14,7 @@ use tokio::sync::oneshot;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::fault::{status, stopping, user};
+use crate::gpu;
 use crate::mailbox::Reader;
 use crate::scheduler::{Handle, Input};
 
@@ -55,6 +57,12 @@ impl AgentLink for LinkApi {
             let name = self.agent_name.as_ref().unwrap_or(&hello.node);
             check_name(name, certificates.first())?;
         }
+        let gpu = hello.gpu.clone().map(|mut gpu| {
+            if gpu.pool.is_empty() {
+                gpu.pool.clone_from(&hello.pool);
+            }
+            gpu
+        });
         let outbox = self.handle.link_mailbox();
         let reader = Reader(std::sync::Arc::clone(&outbox));
         let (handle, patience) = (self.handle.clone(), self.heartbeat * MISSING);
@@ -63,11 +71,18 @@ impl AgentLink for LinkApi {
         // In a task of its own, which nobody cancels: whoever says that a link is up
         // also says when it is down.
         tokio::spawn(async move {
-            match handle.link_up(hello, outbox).await {
+            match handle.link_up(hello, std::sync::Arc::clone(&outbox)).await {
                 Ok((node, epoch)) => {
+                    let has_gpus = gpu.is_some();
+                    if let Some(gpu) = gpu {
+                        let linked = gpus_up(&handle, &node, epoch, gpu, outbox).await;
+                        if let Err(fault) = linked {
+                            tracing::warn!(%node, %fault, "its GPUs are not linked");
+                        }
+                    }
                     // When the handler has gone, the stream breaks and ends the task.
                     let _gone = linked_tx.send(Ok(()));
-                    Receiver { handle, node, epoch, patience }.run(rest, incoming).await;
+                    Receiver { handle, node, epoch, has_gpus, patience }.run(rest, incoming).await;
                 }
                 // Who has gone does not want the answer.
                 Err(fault) => drop(linked_tx.send(Err(fault))),
@@ -82,6 +97,32 @@ impl AgentLink for LinkApi {
         });
         Ok(Response::new(Box::pin(outgoing)))
     }
+}
+
+/// Tells the GPU pools of a node, and what is stored of the calls that it has.
+async fn gpus_up(
+    handle: &Handle,
+    node: &NodeId,
+    epoch: u64,
+    gpu: pb::GpuNode,
+    outbox: std::sync::Arc<crate::mailbox::Mailbox<pb::QueueMessage>>,
+) -> Result<(), Fault> {
+    let answered = handle.answered(&gpu.calls).await?;
+    let (node, gpu) = (node.clone(), Box::new(gpu));
+    handle.gpu.send(gpu::Input::LinkUp { node, epoch, gpu, answered, outbox }).await
+}
+
+/// Whether the GPU pools are told of a message.
+fn of_gpus(message: &pb::AgentMessage) -> bool {
+    matches!(
+        message.message,
+        Some(
+            Message::EngineReport(_)
+                | Message::EngineBroke(_)
+                | Message::GpuChanged(_)
+                | Message::CallEnded(_)
+        )
+    )
 }
 
 /// A certificate speaks for the node, or for the agents of the queue, that it names as a
@@ -112,6 +153,8 @@ struct Receiver {
     handle: Handle,
     node: NodeId,
     epoch: u64,
+    /// The GPU pools are told of it too.
+    has_gpus: bool,
     patience: Duration,
 }
 
@@ -119,9 +162,18 @@ impl Receiver {
     async fn run(self, rest: Vec<pb::AgentMessage>, mut incoming: Streaming<pb::AgentBatch>) {
         let mut messages = rest;
         loop {
-            if !messages.is_empty() {
+            let (gpu, messages_left): (Vec<_>, Vec<_>) =
+                messages.into_iter().partition(|message| self.has_gpus && of_gpus(message));
+            if !gpu.is_empty() {
                 let (node, epoch) = (self.node.clone(), self.epoch);
-                let input = Input::LinkBatch { node, epoch, messages };
+                let input = gpu::Input::LinkBatch { node, epoch, messages: gpu };
+                if self.handle.gpu.send(input).await.is_err() {
+                    return;
+                }
+            }
+            if !messages_left.is_empty() {
+                let (node, epoch) = (self.node.clone(), self.epoch);
+                let input = Input::LinkBatch { node, epoch, messages: messages_left };
                 if self.handle.send(input).await.is_err() {
                     return;
                 }
@@ -144,6 +196,12 @@ impl Receiver {
             }
         }
         let (node, epoch) = (self.node, self.epoch);
+        if self.has_gpus {
+            let down = gpu::Input::LinkDown { node: node.clone(), epoch };
+            if self.handle.gpu.send(down).await.is_err() {
+                tracing::debug!("the queue is shutting down");
+            }
+        }
         if self.handle.send(Input::LinkDown { node, epoch }).await.is_err() {
             tracing::debug!("the queue is shutting down");
         }

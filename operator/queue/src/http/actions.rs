@@ -17,7 +17,7 @@ use super::error::ApiError;
 use super::{dto, parse};
 use crate::convert;
 use crate::fault::stopping;
-use crate::scheduler::{Handle, Input, State};
+use crate::scheduler::{Handle, State};
 use rollwright_auth::Caller;
 
 /// `POST /v1/actions`: one JSON event a line, to the end of the action.
@@ -91,6 +91,6 @@ pub(super) async fn cancel(
 ) -> Result<Json<Value>, ApiError> {
     let action = action_id(&id)?;
     let job = String::new();
-    let cancelled = handle.call(|reply| Input::Cancel { caller, job, action, reply }).await?;
+    let cancelled = handle.cancel(caller, job, action).await?;
     Ok(Json(json!({ "cancelled": cancelled })))
 }

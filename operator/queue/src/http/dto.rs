@@ -56,6 +56,7 @@ pub(super) struct Execute {
     expected_duration: Option<Span>,
     serial_fraction: Option<f64>,
     malleable: Option<bool>,
+    remaining: Option<f64>,
 }
 
 #[derive(Deserialize)]
@@ -130,6 +131,7 @@ impl Execute {
             expected_duration: self.expected_duration.map(|span| span.0),
             serial_fraction: self.serial_fraction,
             malleable: self.malleable,
+            remaining: self.remaining,
         })
     }
 }
@@ -213,6 +215,45 @@ fn fault_body(fault: &pb::Fault) -> Value {
         body["retry_after_s"] = json!(after.seconds as f64 + f64::from(after.nanos) / 1e9);
     }
     body
+}
+
+fn gpu_pool(pool: &pb::GpuPoolStats) -> Value {
+    let service = |of: &pb::RewardServiceStats| {
+        json!({
+            "service": of.service,
+            "waiting": of.waiting,
+            "running": of.running,
+            "residents": of.residents,
+            "restores": of.restores,
+            "evictions": of.evictions,
+            "calls": of.calls,
+            "hits": of.hits,
+            "failures": of.failures,
+            "trouble": of.trouble,
+        })
+    };
+    let engine = |of: &pb::EngineStats| {
+        json!({
+            "engine": of.engine,
+            "service": of.service,
+            "node": of.node,
+            "first_gpu": of.first_gpu,
+            "degree": of.degree,
+            "residency": of.residency,
+            "running": of.running,
+        })
+    };
+    json!({
+        "pool": pool.pool,
+        "nodes": pool.nodes,
+        "gpus": pool.gpus,
+        "lost_gpus": pool.lost_gpus,
+        "free_chunks": pool.free_chunks,
+        "fragmentation": pool.fragmentation,
+        "fake": pool.fake,
+        "services": pool.services.iter().map(service).collect::<Vec<_>>(),
+        "engines": pool.engines.iter().map(engine).collect::<Vec<_>>(),
+    })
 }
 
 /// An event as one JSON object: `{"action_id": ..., "<event>": {...}}`.
@@ -341,6 +382,7 @@ pub(super) fn stats(stats: &pb::StatsResponse) -> Value {
     };
     let quota = |quota: &pb::QuotaStats| json!({ "name": quota.name, "running": quota.running, "waiting": quota.waiting });
     json!({
+        "gpu_pools": stats.gpu_pools.iter().map(gpu_pool).collect::<Vec<_>>(),
         "waiting": stats.waiting,
         "running": stats.running,
         "trajectories": stats.trajectories,

@@ -5,12 +5,13 @@ mod dto;
 mod error;
 mod files;
 mod permits;
+mod rewards;
 mod trajectories;
 
 use axum::Router;
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
-use axum::routing::{get, post};
+use axum::routing::{any, get, post};
 use axum::{Extension, Json};
 use futures::StreamExt as _;
 use serde_json::Value;
@@ -34,6 +35,7 @@ pub(crate) fn routes(handle: Handle) -> Router {
         .route("/v1/trajectories/{id}/files", get(files::get).put(files::put))
         .route("/v1/permits", post(permits::acquire))
         .route("/v1/permits/{id}", axum::routing::delete(permits::release))
+        .route("/v1/rewards/{service}/{*path}", any(rewards::call))
         .route("/v1/stats", get(stats))
         .with_state(handle)
 }

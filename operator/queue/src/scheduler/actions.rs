@@ -253,7 +253,11 @@ impl Scheduler {
             Ok(Some(ended)) => {
                 let mine = JobId::new(&ended.job).is_ok_and(|job| caller.may_use(&job));
                 match ActionId::new(&request.action_id) {
-                    Ok(id) if mine && ended.trajectory == request.trajectory_id => {
+                    Ok(id)
+                        if mine
+                            && ended.call.is_none()
+                            && ended.trajectory == request.trajectory_id =>
+                    {
                         match self.check_budget(weight(&ended.events)) {
                             Ok(()) => self.replay(&id, &to, ended.events),
                             Err(fault) => self.refuse(id.as_str(), &to, &fault),

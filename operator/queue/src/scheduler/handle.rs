@@ -15,6 +15,7 @@ use super::input::{Input, Peek, Reply, State, Subscriber, TransferEvent};
 use crate::clock::Clock;
 use crate::convert;
 use crate::fault::{full, infrastructure, stopping, user};
+use crate::gpu::GpuHandle;
 use crate::mailbox::{Budget, LIMIT, Mailbox, Reader};
 use crate::metrics::Metrics;
 use crate::store::{Ended, Store};
@@ -36,6 +37,8 @@ pub(crate) struct Handle {
     pub(crate) max_buffered_bytes: usize,
     /// Numbers of transfers and of waiting callers.
     pub(crate) numbers: Arc<AtomicU64>,
+    /// Calls of reward services, and links of nodes with GPUs.
+    pub(crate) gpu: GpuHandle,
     pub(crate) metrics: Arc<Metrics>,
     /// Cancelled when the queue stops.
     pub(crate) stopped: CancellationToken,
@@ -166,8 +169,41 @@ impl Handle {
     /// What the caller may know of the load; `None`: everything.
     pub(crate) async fn stats(&self, caller: Option<Caller>) -> Result<pb::StatsResponse, Fault> {
         let (reply, answer) = oneshot::channel();
-        self.send(Input::Stats { caller, reply }).await?;
-        answer.await.map_err(|_| stopping())
+        self.send(Input::Stats { caller: caller.clone(), reply }).await?;
+        let mut stats = answer.await.map_err(|_| stopping())?;
+        stats.gpu_pools = self.gpu.stats(caller).await?;
+        Ok(stats)
+    }
+
+    /// Cancels an action or a call of a reward service.
+    pub(crate) async fn cancel(
+        &self,
+        caller: Caller,
+        job: String,
+        action: ActionId,
+    ) -> Result<bool, Fault> {
+        if self.gpu.cancel(caller.clone(), job.clone(), action.clone()).await? {
+            return Ok(true);
+        }
+        self.call(|reply| Input::Cancel { caller, job, action, reply }).await
+    }
+
+    /// Of a hello's calls those whose answers are stored.
+    pub(crate) async fn answered(&self, calls: &[pb::LiveCall]) -> Result<Vec<String>, Fault> {
+        let ids: Vec<String> = calls.iter().map(|call| call.action_id.clone()).collect();
+        let (store, now) = (Arc::clone(&self.store), self.clock.now());
+        let read = tokio::task::spawn_blocking(move || {
+            let mut answered = Vec::new();
+            for id in ids {
+                if store.result(&id, now)?.is_some_and(|ended| ended.call.is_some()) {
+                    answered.push(id);
+                }
+            }
+            Ok(answered)
+        });
+        let read: Result<Vec<String>, crate::store::StoreError> =
+            read.await.map_err(|_| stopping())?;
+        read.map_err(|error| infrastructure("StoreFailed", error.to_string()))
     }
 
     /// A new link's first message.

@@ -46,13 +46,18 @@ impl Scheduler {
     ) {
         self.next_epoch += 1;
         let epoch = self.next_epoch;
+        let gpus_only = self.config.gpu_pools.iter().any(|pool| pool.name == hello.pool);
         let up = self.check_pool(&hello.pool).and_then(|()| convert::node_up(hello, epoch));
-        let up = match up {
+        let mut up = match up {
             Ok(up) => up,
             // A link that has gone does not want the answer.
             Err(fault) => return drop(reply.send(Err(fault))),
         };
         let node = up.node.clone();
+        if gpus_only {
+            // A node of a GPU pool is not for sandboxes.
+            (up.numa, up.memory) = (Vec::new(), 0);
+        }
         tracing::info!(%node, epoch, sandboxes = up.sandboxes.len(), actions = up.actions.len(), "node linked");
         if let Some(old) = self.links.insert(node.clone(), Link { epoch, outbox }) {
             let message = format!("a newer link of node `{node}` has taken its place");
@@ -64,12 +69,14 @@ impl Scheduler {
         }
         // Before anything is sent: a link that is found closed then goes down again.
         self.events.push(Event::NodeUp(up));
+        // The welcome is the first message, also before those of the GPU pools.
+        let heartbeat = self.config.heartbeat.try_into().ok();
+        self.send(&node, message(ToAgent::Welcome(pb::Welcome { epoch, heartbeat })));
         if reply.send(Ok((node.clone(), epoch))).is_err() {
             return self.link_down(&node, epoch);
         }
-        let heartbeat = self.config.heartbeat.try_into().ok();
-        self.send(&node, message(ToAgent::Welcome(pb::Welcome { epoch, heartbeat })));
-        let warm = self.config.templates.iter().filter(|(_, template)| template.warm > 0);
+        let warm =
+            self.config.templates.iter().filter(|(_, template)| template.warm > 0 && !gpus_only);
         let warm: Vec<pb::WarmSandboxes> = warm
             .map(|(name, template)| {
                 let spec = pb::SandboxSpec { template: name.clone(), ..template.spec.clone() };
@@ -84,12 +91,13 @@ impl Scheduler {
 
     fn check_pool(&self, pool: &str) -> Result<(), Fault> {
         let pools = &self.config.pools;
-        if pools.is_empty() || pools.contains(pool) {
+        let gpu = self.config.gpu_pools.iter().map(|pool| pool.name.as_str());
+        if pools.is_empty() || pools.contains(pool) || gpu.clone().any(|name| name == pool) {
             return Ok(());
         }
-        let known = pools.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+        let known = pools.iter().map(String::as_str).chain(gpu).collect::<Vec<_>>().join(", ");
         let message =
-            format!("pool `{pool}` is none of this queue's CPU pools: they are [{known}]");
+            format!("pool `{pool}` is none of this queue's pools of nodes: they are [{known}]");
         Err(fault::user("Forbidden", message))
     }
 
@@ -196,6 +204,11 @@ impl Scheduler {
                 self.transfers.done(node, done.transfer, done.fault.map(fault::from_proto));
                 None
             }
+            // The GPU pools are told of these.
+            FromAgent::EngineReport(_)
+            | FromAgent::EngineBroke(_)
+            | FromAgent::GpuChanged(_)
+            | FromAgent::CallEnded(_) => None,
             // Its arrival is what counts.
             FromAgent::Heartbeat(_) => None,
             FromAgent::Hello(_) => {
@@ -256,6 +269,9 @@ impl Scheduler {
             NodeOrder::Start { action, attempt, units, cores } => {
                 let request = self.actions.get(&action).and_then(|live| live.request.as_ref());
                 if let Some(request) = request {
+                    // One on a share keeps it.
+                    let grows = request.malleable() && !units.is_share();
+                    let most = request.cpu_units.last().filter(|_| grows);
                     let start = pb::StartAction {
                         action_id: action.as_str().to_owned(),
                         attempt,
@@ -265,6 +281,7 @@ impl Scheduler {
                         cpu_units: units.as_f64(),
                         timeout: request.timeout,
                         output_limit: request.output_limit,
+                        most_units: most.copied().unwrap_or_default(),
                     };
                     self.send(node, message(ToAgent::StartAction(start)));
                 } else {

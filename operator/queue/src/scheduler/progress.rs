@@ -172,6 +172,7 @@ impl Scheduler {
             trajectory: action.trajectory.as_str().to_owned(),
             at: now.as_nanos(),
             events: events.map(|event| convert::event("", event)).collect(),
+            call: None,
         });
         action.ended = Some(Arc::clone(&record));
         action.request = None;

@@ -11,7 +11,7 @@ use rollwright_core::ids::{ActionId, JobId, TrajectoryId};
 use rollwright_core::time::Time;
 use rollwright_proto::v1 as pb;
 
-use super::{Accepted, Ended, Store, StoreError, Trajectory};
+use super::{Accepted, Ended, Profile, Store, StoreError, Trajectory};
 use crate::clock::Clock;
 use crate::metrics::Metrics;
 
@@ -20,10 +20,31 @@ const IDLE_CHECK: Duration = Duration::from_secs(1);
 
 /// Something to write.
 pub(crate) enum Op {
-    Accept { action: ActionId, job: JobId, submitted: Time, request: Arc<pb::ExecuteRequest> },
-    End { action: ActionId, record: Arc<Ended> },
-    Trajectory { trajectory: TrajectoryId, record: Box<Trajectory> },
+    Accept {
+        action: ActionId,
+        job: JobId,
+        submitted: Time,
+        request: Arc<pb::ExecuteRequest>,
+    },
+    End {
+        action: ActionId,
+        record: Arc<Ended>,
+    },
+    /// The answer of a call of a reward service.
+    Answer {
+        action: ActionId,
+        record: Arc<Ended>,
+    },
+    Trajectory {
+        trajectory: TrajectoryId,
+        record: Box<Trajectory>,
+    },
     RemoveTrajectory(TrajectoryId),
+    /// What was learned of a profile; `None` where it is forgotten.
+    Profile {
+        key: String,
+        record: Option<Box<Profile>>,
+    },
 }
 
 /// What a commit made durable, or ended.
@@ -32,6 +53,11 @@ pub(crate) enum Durable {
     Ended {
         action: ActionId,
         /// Names the bucket that the result lies in.
+        bucket: u64,
+    },
+    /// The answer of a call, and the bucket that it lies in.
+    Answered {
+        action: ActionId,
         bucket: u64,
     },
     Trajectory(TrajectoryId),
@@ -98,17 +124,12 @@ impl Writer {
     /// Hands over what a round of the scheduler wants written. Never blocks for
     /// longer than it takes to move the list.
     pub(crate) fn push(&self, ops: &mut Vec<Op>) {
-        if ops.is_empty() {
-            return;
-        }
-        let mut pending = self.shared.pending.lock().unwrap_or_else(PoisonError::into_inner);
-        if pending.ops.is_empty() {
-            std::mem::swap(&mut pending.ops, ops);
-        } else {
-            pending.ops.append(ops);
-        }
-        drop(pending);
-        self.shared.wake.notify_one();
+        self.shared.push(ops);
+    }
+
+    /// For another task that writes.
+    pub(crate) fn pusher(&self) -> Pusher {
+        Pusher(Arc::clone(&self.shared))
     }
 
     /// Writes what is left and ends the thread. Blocks.
@@ -123,6 +144,16 @@ impl Writer {
     }
 }
 
+/// Hands over what is to be written; what comes after the writer's end is not.
+pub(crate) struct Pusher(Arc<Shared>);
+
+impl Pusher {
+    /// See [`Writer::push`].
+    pub(crate) fn push(&self, ops: &mut Vec<Op>) {
+        self.0.push(ops);
+    }
+}
+
 impl Drop for Writer {
     fn drop(&mut self) {
         // Without waiting: the thread writes what is left and ends by itself.
@@ -132,6 +163,20 @@ impl Drop for Writer {
 }
 
 impl Shared {
+    fn push(&self, ops: &mut Vec<Op>) {
+        if ops.is_empty() {
+            return;
+        }
+        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        if pending.ops.is_empty() {
+            std::mem::swap(&mut pending.ops, ops);
+        } else {
+            pending.ops.append(ops);
+        }
+        drop(pending);
+        self.wake.notify_one();
+    }
+
     /// Everything that waits; empty after a while without; `None` at the end.
     fn next(&self) -> Option<Vec<Op>> {
         let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
@@ -171,6 +216,7 @@ impl Store {
             .collect();
         let mut began_here = HashSet::new();
         let mut trajectories: HashMap<TrajectoryId, Option<Box<Trajectory>>> = HashMap::new();
+        let mut profiles: HashMap<String, Option<Box<Profile>>> = HashMap::new();
         let mut batch = self.db.batch();
         let (mut count, mut bytes) = (0, 0);
         for op in ops {
@@ -197,6 +243,13 @@ impl Store {
                     count += 1;
                     durable.push(Durable::Ended { action, bucket });
                 }
+                Op::Answer { action, record } => {
+                    let value = record.encode_to_vec();
+                    bytes += value.len() as u64;
+                    batch.insert(&results, action.as_str(), value);
+                    count += 1;
+                    durable.push(Durable::Answered { action, bucket });
+                }
                 Op::Trajectory { trajectory, record } => {
                     trajectories.insert(trajectory.clone(), Some(record));
                     durable.push(Durable::Trajectory(trajectory));
@@ -204,6 +257,9 @@ impl Store {
                 Op::RemoveTrajectory(trajectory) => {
                     trajectories.insert(trajectory.clone(), None);
                     durable.push(Durable::Removed(trajectory));
+                }
+                Op::Profile { key, record } => {
+                    profiles.insert(key, record);
                 }
             }
         }
@@ -215,6 +271,12 @@ impl Store {
                     batch.insert(&self.trajectories, trajectory.as_str(), value);
                 }
                 None => batch.remove(&self.trajectories, trajectory.as_str()),
+            }
+        }
+        for (key, record) in profiles {
+            match record {
+                Some(record) => batch.insert(&self.profiles, key, record.encode_to_vec()),
+                None => batch.remove(&self.profiles, key),
             }
         }
         batch.durability(Some(PersistMode::SyncData)).commit()?;

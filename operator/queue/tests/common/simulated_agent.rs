@@ -1,5 +1,5 @@
 //! An agent without Docker: it answers the link's messages by itself. `true`
-//! ends at once, `hold` runs until it is released or killed, `echo TEXT` writes
+//! ends at once, `took S` too and says that it ran for S seconds, `hold` runs until it is released or killed, `echo TEXT` writes
 //! TEXT, `flood N` writes N MiB.
 
 use std::collections::HashMap;
@@ -157,6 +157,7 @@ fn hello(name: &str, cores: u32, node: &Node) -> pb::Hello {
         memory_bytes: 1 << 30,
         sandboxes: sandboxes.collect(),
         actions: actions.collect(),
+        gpu: None,
     }
 }
 
@@ -171,7 +172,9 @@ fn send(out: &mpsc::UnboundedSender<pb::AgentBatch>, messages: Vec<ToQueue>) {
 }
 
 fn finished(start: &pb::StartAction, code: i32) -> pb::ActionEnded {
-    let usage = pb::Usage { exec_s: 0.001, ..pb::Usage::default() };
+    let shell = shell(start);
+    let exec_s = shell.strip_prefix("took ").map_or(0.001, |seconds| seconds.parse().unwrap());
+    let usage = pb::Usage { exec_s, ..pb::Usage::default() };
     let finished =
         pb::Finished { exit_code: Some(code), usage: Some(usage), ..pb::Finished::default() };
     pb::ActionEnded {
@@ -179,6 +182,13 @@ fn finished(start: &pb::StartAction, code: i32) -> pb::ActionEnded {
         attempt: start.attempt,
         end: Some(pb::action_ended::End::Finished(finished)),
         not_started: false,
+    }
+}
+
+fn shell(start: &pb::StartAction) -> String {
+    match start.command.as_ref().and_then(|command| command.program.as_ref()) {
+        Some(pb::command::Program::Shell(shell)) => shell.clone(),
+        _ => String::new(),
     }
 }
 
@@ -254,10 +264,7 @@ fn handle(
 }
 
 fn start_action(node: &mut Node, answers: &mut Vec<ToQueue>, start: pb::StartAction) {
-    let shell = match start.command.as_ref().and_then(|command| command.program.as_ref()) {
-        Some(pb::command::Program::Shell(shell)) => shell.clone(),
-        _ => String::new(),
-    };
+    let shell = shell(&start);
     *node.starts.entry(start.action_id.clone()).or_default() += 1;
     node.order.push(start.action_id.clone());
     let mut live = Live { start, output: Vec::new(), ended: None };

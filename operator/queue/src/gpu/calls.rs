@@ -1,0 +1,405 @@
+//! The life of a call: looked up, waiting, running, ended, durable, answered.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rollwright_core::fault::{Fault, FaultKind};
+use rollwright_core::gpu::{EngineId, Event, ServiceIndex};
+use rollwright_core::ids::{ActionId, JobId, NodeId};
+use rollwright_core::time::Time;
+use rollwright_proto::v1 as pb;
+
+use super::actor::Gpu;
+use super::handle::{Input, Reply};
+use super::request::Asked;
+use super::wire;
+use crate::fault::{self, full, infrastructure, user};
+use crate::store::{CallAnswer, Ended, Op};
+use rollwright_auth::Caller;
+
+/// How long a call that names no time may wait for its service.
+const WAITS: Duration = Duration::from_hours(1);
+/// Callers that may wait for one call.
+const WAITERS: usize = 64;
+
+/// A call that is not answered yet.
+pub(super) struct Call {
+    pub(super) job: JobId,
+    pub(super) pool: usize,
+    pub(super) service: ServiceIndex,
+    pub(super) submitted: Time,
+    /// `None`: another queue's, which its agent has.
+    pub(super) asked: Option<Asked>,
+    /// In the budget.
+    bytes: usize,
+    pub(super) stage: Stage,
+    pub(super) run: Option<Run>,
+    /// What its agent said of its end.
+    pub(super) report: Option<pb::CallEnded>,
+    /// An agent that waits until its end is durable.
+    pub(super) keeper: Option<NodeId>,
+    waiters: Vec<Reply>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Stage {
+    /// Whether it has ended before is being looked up.
+    Looking,
+    /// It is given to the core, which may refuse it.
+    Offered,
+    /// The core has it.
+    Live,
+    /// Its record is on its way to the disk.
+    Ended(Arc<Ended>),
+}
+
+/// Where a call runs, or ran.
+#[derive(Debug, Clone)]
+pub(super) struct Run {
+    pub(super) engine: EngineId,
+    pub(super) node: NodeId,
+    pub(super) degree: u32,
+    pub(super) began: Time,
+    pub(super) restored_for: Duration,
+}
+
+impl Gpu {
+    pub(super) fn call(&mut self, caller: &Caller, asked: Asked, reply: Reply) {
+        match self.place(caller, &asked) {
+            Err(fault) => self.refuse(vec![reply], &fault),
+            Ok((job, at, service)) => self.attach(caller, asked, reply, job, at, service),
+        }
+    }
+
+    /// The job that pays, and the service's pool and place.
+    fn place(&self, caller: &Caller, asked: &Asked) -> Result<(JobId, usize, ServiceIndex), Fault> {
+        let (job, id) = asked.target(caller, self.parts.namespaced)?;
+        let (at, service) = self.services.get(&id).copied().ok_or_else(|| {
+            let prefix = self.parts.namespaced.then(|| id.split_once('.')).flatten();
+            let visible = |name: &&String| {
+                prefix.is_none_or(|(own, _)| name.split_once('.').is_some_and(|(ns, _)| ns == own))
+            };
+            let mut known: Vec<&str> =
+                self.services.keys().filter(visible).map(String::as_str).collect();
+            known.sort_unstable();
+            let message = format!(
+                "this queue has no reward service `{id}` on GPUs; it has: [{}]",
+                known.join(", ")
+            );
+            user("RewardServiceNotFound", message)
+        })?;
+        Ok((job, at, service))
+    }
+
+    fn attach(
+        &mut self,
+        caller: &Caller,
+        asked: Asked,
+        reply: Reply,
+        job: JobId,
+        pool: usize,
+        service: ServiceIndex,
+    ) {
+        let action = asked.action.clone();
+        if let Some(call) = self.calls.get_mut(&action) {
+            if !caller.may_use(&call.job) || (call.pool, call.service) != (pool, service) {
+                return self.refuse(vec![reply], &id_reused(&action));
+            }
+            call.waiters.retain(|waiter| !waiter.is_closed());
+            if call.waiters.len() >= WAITERS {
+                let fault = full(format!("{WAITERS} callers wait for this call already"));
+                return self.refuse(vec![reply], &fault);
+            }
+            call.waiters.push(reply);
+            return;
+        }
+        let of = &self.pools[pool];
+        // One job leaves half of the places to others.
+        let own = of.jobs.get(&job).copied().unwrap_or(0);
+        let all: usize = of.jobs.values().sum();
+        let bytes = asked.bytes();
+        let refused = if all >= of.max_calls || own >= of.max_calls.div_ceil(2) {
+            let message = format!(
+                "pool `{}` has {all} calls, {own} of them of job `{job}`: it takes {}, and half of that of one job",
+                of.name, of.max_calls
+            );
+            Some(full(message))
+        } else if self.parts.budget.used() + bytes > self.parts.max_buffered_bytes {
+            let most = self.parts.max_buffered_bytes;
+            Some(full(format!("{most} bytes are held for callers: send the call again later")))
+        } else {
+            None
+        };
+        if let Some(fault) = refused {
+            return self.refuse(vec![reply], &fault);
+        }
+        let call = Call {
+            job,
+            pool,
+            service,
+            submitted: self.now(),
+            asked: Some(asked),
+            bytes,
+            stage: Stage::Looking,
+            run: None,
+            report: None,
+            keeper: None,
+            waiters: vec![reply],
+        };
+        self.insert(action.clone(), call);
+        let (store, inbox) = (Arc::clone(&self.parts.store), self.parts.inbox.clone());
+        let now = self.now();
+        tokio::task::spawn_blocking(move || {
+            let result = store.result(action.as_str(), now);
+            let result = result.map_err(|error| infrastructure("StoreFailed", error.to_string()));
+            // After a shutdown nobody needs to know.
+            drop(inbox.blocking_send(Input::Found { action, result }));
+        });
+    }
+
+    fn insert(&mut self, action: ActionId, call: Call) {
+        self.parts.budget.add(call.bytes);
+        *self.pools[call.pool].jobs.entry(call.job.clone()).or_default() += 1;
+        self.calls.insert(action, call);
+    }
+
+    fn remove(&mut self, action: &ActionId) -> Option<Call> {
+        let call = self.calls.remove(action)?;
+        self.parts.budget.sub(call.bytes);
+        let jobs = &mut self.pools[call.pool].jobs;
+        if let Some(count) = jobs.get_mut(&call.job) {
+            *count -= 1;
+            if *count == 0 {
+                jobs.remove(&call.job);
+            }
+        }
+        if let Some(within) = call.asked.as_ref().and_then(|asked| asked.queue_deadline) {
+            self.late.remove(&(call.submitted + within, action.clone()));
+        }
+        Some(call)
+    }
+
+    /// A call that runs at an agent, ordered by a queue that is gone.
+    pub(super) fn take_in(
+        &mut self,
+        action: ActionId,
+        job: JobId,
+        pool: usize,
+        run: Run,
+        of: ServiceIndex,
+    ) {
+        let known = self.calls.get_mut(&action);
+        if known.as_ref().is_none_or(|call| call.run.is_none()) {
+            self.pools[pool].tallies[of.0].running += 1;
+        }
+        if let Some(call) = known {
+            call.run.get_or_insert(run);
+            return;
+        }
+        let call = Call {
+            job,
+            pool,
+            service: of,
+            submitted: run.began,
+            asked: None,
+            bytes: 0,
+            stage: Stage::Live,
+            run: Some(run),
+            report: None,
+            keeper: None,
+            waiters: Vec::new(),
+        };
+        self.insert(action, call);
+    }
+
+    /// The store has the answer of an id, or not.
+    pub(super) fn found(&mut self, action: &ActionId, result: Result<Option<Ended>, Fault>) {
+        let Some(call) = self.calls.get(action) else { return };
+        // An agent may have said meanwhile that it has it.
+        if call.stage != Stage::Looking {
+            return;
+        }
+        match result {
+            Ok(None) => self.submit(action),
+            Ok(Some(ended)) => {
+                let service = self.pools[call.pool].label(call.service);
+                let same = ended.call.as_ref().is_some_and(|of| of.service == service);
+                let mine = ended.job == call.job.as_str();
+                let Some(call) = self.remove(action) else { return };
+                if same && mine {
+                    answer(call.waiters, &ended);
+                } else {
+                    self.refuse(call.waiters, &id_reused(action));
+                }
+            }
+            Err(fault) => {
+                let Some(call) = self.remove(action) else { return };
+                self.refuse(call.waiters, &fault);
+            }
+        }
+    }
+
+    fn submit(&mut self, action: &ActionId) {
+        let Some(call) = self.calls.get_mut(action) else { return };
+        let pool = &self.pools[call.pool];
+        let Some(asked) = &call.asked else { return };
+        let Some(degree) = pool.core.choose(call.service, &asked.degrees) else {
+            let service = &pool.services[call.service.0].core;
+            let offered: Vec<String> = service.degrees.keys().map(ToString::to_string).collect();
+            let message = format!(
+                "reward service `{}` has no engine on that many GPUs: use one of {}",
+                service.name,
+                offered.join(", ")
+            );
+            let Some(call) = self.remove(action) else { return };
+            return self.refuse(call.waiters, &user("DegreeNotOffered", message));
+        };
+        let limit = asked.timeout.unwrap_or(WAITS + pool.services[call.service.0].timeout);
+        let deadline = call.submitted + limit;
+        if let Some(within) = asked.queue_deadline {
+            self.late.insert((call.submitted + within, action.clone()));
+        }
+        call.stage = Stage::Offered;
+        let service = call.service;
+        let event = Event::Submit { action: action.clone(), service, degree, deadline };
+        self.events.push_back((call.pool, event));
+        self.work();
+        if let Some(call) = self.calls.get_mut(action)
+            && call.stage == Stage::Offered
+        {
+            call.stage = Stage::Live;
+        }
+    }
+
+    pub(super) fn late(&mut self, action: &ActionId) {
+        if let Some(call) = self.calls.get(action) {
+            self.events.push_back((call.pool, Event::Late(action.clone())));
+        }
+    }
+
+    /// Answers false where the call is not known here.
+    pub(super) fn cancel(
+        &mut self,
+        caller: &Caller,
+        job: &str,
+        action: &ActionId,
+    ) -> Result<bool, Fault> {
+        let Some(call) = self.calls.get(action) else { return Ok(false) };
+        if !caller.may_use(&call.job) || !(job.is_empty() || job == call.job.as_str()) {
+            return Ok(false);
+        }
+        match call.stage {
+            Stage::Ended(_) => Ok(false),
+            Stage::Looking => {
+                let fault = Fault::new(FaultKind::Cancelled, "Cancelled", "the call was cancelled");
+                if let Some(call) = self.remove(action) {
+                    self.refuse(call.waiters, &fault);
+                }
+                Ok(true)
+            }
+            Stage::Offered | Stage::Live => {
+                self.events.push_back((call.pool, Event::Cancel(action.clone())));
+                Ok(true)
+            }
+        }
+    }
+
+    /// The core is done with a call.
+    pub(super) fn ended(&mut self, action: &ActionId, result: Result<(), Fault>) {
+        let now = self.now();
+        let Some(call) = self.calls.get_mut(action) else { return };
+        if matches!(call.stage, Stage::Ended(_)) {
+            return;
+        }
+        if let (Stage::Offered, Err(fault)) = (&call.stage, &result) {
+            // Refused: it was never accepted, and the same id may come again.
+            let fault = fault.clone();
+            let Some(call) = self.remove(action) else { return };
+            return self.refuse(call.waiters, &fault);
+        }
+        let pool = &mut self.pools[call.pool];
+        if call.run.is_some() {
+            let tally = &mut pool.tallies[call.service.0];
+            tally.running = tally.running.saturating_sub(1);
+        }
+        let report = call.report.take();
+        let outcome = result.and_then(|()| response(call, report));
+        let service = pool.label(call.service).to_owned();
+        let metrics = &self.parts.metrics.gpu;
+        let kind = outcome.as_ref().map_or_else(|fault| fault.kind.as_str(), |_| "answered");
+        metrics.ended.with_label_values(&[&service, kind]).inc();
+        let took = now.since(call.submitted).as_secs_f64();
+        metrics.act_seconds.with_label_values(&[&service]).observe(took);
+        let (response, fault) = match outcome {
+            Ok(response) => (Some(response), None),
+            Err(fault) => (None, Some(fault::to_proto(&fault))),
+        };
+        let record = Arc::new(Ended {
+            job: call.job.as_str().to_owned(),
+            at: now.as_nanos(),
+            call: Some(CallAnswer { service, response, fault }),
+            ..Ended::default()
+        });
+        call.stage = Stage::Ended(Arc::clone(&record));
+        self.ops.push(Op::Answer { action: action.clone(), record });
+    }
+
+    /// The answer is on disk: now it may be known.
+    pub(super) fn durable(&mut self, action: &ActionId) {
+        let Some(call) = self.remove(action) else { return };
+        if let Stage::Ended(record) = &call.stage {
+            answer(call.waiters, record);
+        }
+        if let Some(keeper) = &call.keeper {
+            self.acknowledge(keeper, action);
+        }
+    }
+
+    pub(super) fn refuse(&self, waiters: Vec<Reply>, fault: &Fault) {
+        self.parts.metrics.refused.with_label_values(&[fault.kind.as_str()]).inc();
+        for waiter in waiters {
+            // Who has gone does not want the answer.
+            let _gone = waiter.send(Err(fault.clone()));
+        }
+    }
+}
+
+fn answer(waiters: Vec<Reply>, ended: &Ended) {
+    let call = ended.call.clone().unwrap_or_default();
+    let answer = match (call.response, call.fault) {
+        (Some(response), _) => Ok(response),
+        (None, Some(fault)) => Err(fault::from_proto(fault)),
+        (None, None) => Err(wire::lost()),
+    };
+    for waiter in waiters {
+        // Who has gone may ask again.
+        let _gone = waiter.send(answer.clone());
+    }
+}
+
+/// What an engine answered, with our account of the time.
+fn response(call: &Call, report: Option<pb::CallEnded>) -> Result<pb::CallResponse, Fault> {
+    let report = report.ok_or_else(wire::lost)?;
+    let exec_s = report.exec_s;
+    let reply = match report.end {
+        Some(pb::call_ended::End::Reply(reply)) => reply,
+        Some(pb::call_ended::End::Fault(fault)) => return Err(fault::from_proto(fault)),
+        None => return Err(wire::lost()),
+    };
+    let run = call.run.as_ref();
+    Ok(pb::CallResponse {
+        status: reply.status,
+        headers: reply.headers,
+        body: reply.body,
+        degree: run.map_or(0, |run| run.degree),
+        node: run.map_or_else(String::new, |run| run.node.to_string()),
+        queue_s: run.map_or(0.0, |run| run.began.since(call.submitted).as_secs_f64()),
+        restore_s: run.map_or(0.0, |run| run.restored_for.as_secs_f64()),
+        exec_s,
+    })
+}
+
+fn id_reused(action: &ActionId) -> Fault {
+    let message = format!("id `{action}` is another action's: choose a new one");
+    user("ActionIdReused", message)
+}

@@ -1,0 +1,203 @@
+//! From RewardServices with `gpu` to settings.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use rollwright_auth::Namespace;
+use rollwright_core::gpu::{Degree, Footprint, InvalidDegree, Limits, Service};
+use rollwright_core::ids::{InvalidId, JobId};
+use rollwright_crds::engine::EngineType;
+use rollwright_crds::pool::GpuRole;
+use rollwright_crds::reward::{EvictBackend, GpuReward};
+use rollwright_crds::{ActionQueue, ResourcePool, RewardService};
+use rollwright_proto::v1 as pb;
+
+use super::config::{GpuPool, GpuService};
+use crate::config::QueueConfig;
+use crate::manifest::JobNames;
+
+/// What an engine moves in a second, until it is measured.
+const EXPECTED_BANDWIDTH: u64 = 20 << 30;
+/// What starting an engine takes, until it is measured.
+const EXPECTED_LAUNCH: Duration = Duration::from_secs(60);
+/// The image of an engine that is a process of its node; `args` are its whole command line.
+const PROCESS: &str = "process";
+/// Calls that wait or run at most: the bytes of their bodies are bounded beside that.
+const MOST_CALLS: usize = 20_000;
+
+/// Why RewardServices do not make a GPU pool.
+#[derive(Debug, thiserror::Error)]
+pub enum GpuManifestError {
+    /// Its pool is none of the queue's.
+    #[error(
+        "RewardService `{service}`: spec.gpu.pool is `{pool}`, but queue `{queue}` has no such pool with `gpu` that hosts Reward; it has: [{known}]"
+    )]
+    UnknownPool {
+        /// The service.
+        service: String,
+        /// The queue.
+        queue: String,
+        /// The pool that is missing.
+        pool: String,
+        /// Those that are there.
+        known: String,
+    },
+    /// A degree is none.
+    #[error("RewardService `{service}`: spec.gpu.degrees: {source}")]
+    Degree {
+        /// The service.
+        service: String,
+        /// Why.
+        source: InvalidDegree,
+    },
+    /// A degree has no footprint.
+    #[error("RewardService `{service}`: spec.gpu.footprints has no entry for degree {degree}")]
+    NoFootprint {
+        /// The service.
+        service: String,
+        /// The degree.
+        degree: u32,
+    },
+    /// A name is no name.
+    #[error("RewardService `{service}`: {source}")]
+    Name {
+        /// The service.
+        service: String,
+        /// Why.
+        source: InvalidId,
+    },
+    /// Services of namespaces, and none is said.
+    #[error(
+        "RewardService `{service}`: metadata.namespace is needed where jobs are told apart by theirs"
+    )]
+    NoNamespace {
+        /// The service.
+        service: String,
+    },
+}
+
+impl QueueConfig {
+    /// Adds the GPU pools of `queue` and the `services` that name it. Others are left out.
+    pub fn add_rewards(
+        &mut self,
+        queue: &ActionQueue,
+        pools: &[ResourcePool],
+        services: &[RewardService],
+        names: JobNames,
+    ) -> Result<(), GpuManifestError> {
+        self.namespaced = names == JobNames::Namespaced;
+        let max_calls = (queue.spec.limits.max_waiting as usize).min(MOST_CALLS);
+        let of_queue = pools.iter().filter(|pool| {
+            let name = pool.metadata.name.as_deref();
+            let rewards =
+                pool.spec.gpu.as_ref().is_some_and(|gpu| gpu.hosts.contains(&GpuRole::Reward));
+            rewards && queue.spec.pools.iter().any(|of| name == Some(of.as_str()))
+        });
+        let mut made: BTreeMap<String, GpuPool> = of_queue
+            .filter_map(|pool| pool.metadata.name.clone())
+            .map(|name| (name.clone(), GpuPool { name, services: Vec::new(), max_calls }))
+            .collect();
+        for service in services {
+            let Some(gpu) = service.spec.gpu.as_ref().filter(|gpu| gpu.queue.as_str() == self.name)
+            else {
+                continue;
+            };
+            let id = id(service, queue, names)?;
+            let known = made.keys().cloned().collect::<Vec<_>>().join(", ");
+            let pool = made.get_mut(gpu.pool.as_str()).ok_or_else(|| {
+                let (service, queue) = (id.clone(), self.name.clone());
+                GpuManifestError::UnknownPool { service, queue, pool: gpu.pool.to_string(), known }
+            })?;
+            pool.services.push(read(id, gpu)?);
+        }
+        self.gpu_pools = made.into_values().collect();
+        Ok(())
+    }
+}
+
+/// What a service is called at the queue.
+fn id(
+    service: &RewardService,
+    queue: &ActionQueue,
+    names: JobNames,
+) -> Result<String, GpuManifestError> {
+    let name = service.metadata.name.clone().unwrap_or_default();
+    let id = if names == JobNames::Plain {
+        name.clone()
+    } else {
+        let own = service.metadata.namespace.as_deref();
+        let namespace = own.or(queue.metadata.namespace.as_deref());
+        let namespace = namespace.and_then(|namespace| Namespace::new(namespace).ok());
+        let missing = || GpuManifestError::NoNamespace { service: name.clone() };
+        namespace.ok_or_else(missing)?.qualify(&name)
+    };
+    JobId::new(&id).map_err(|source| GpuManifestError::Name { service: name, source })?;
+    Ok(id)
+}
+
+fn read(id: String, gpu: &GpuReward) -> Result<GpuService, GpuManifestError> {
+    let mut degrees = BTreeMap::new();
+    for gpus in &gpu.degrees {
+        let degree = Degree::new(*gpus)
+            .map_err(|source| GpuManifestError::Degree { service: id.clone(), source })?;
+        let footprint = gpu.footprints.iter().find(|of| of.degree == *gpus);
+        let footprint = footprint
+            .ok_or_else(|| GpuManifestError::NoFootprint { service: id.clone(), degree: *gpus })?;
+        let device = footprint.device.bytes();
+        let moving = Duration::from_secs_f64(device as f64 / EXPECTED_BANDWIDTH as f64);
+        let expected = Limits {
+            launch: EXPECTED_LAUNCH + moving,
+            wake: Duration::from_millis(500) + moving,
+            evict: Duration::from_secs(1),
+            stop: Duration::from_secs(5),
+        };
+        let residue = footprint.residue.map_or(0, |bytes| bytes.bytes());
+        let host = footprint.host.map_or(0, |bytes| bytes.bytes());
+        degrees.insert(degree, Footprint { device, residue, host, expected });
+    }
+    let core = Service {
+        name: id.clone(),
+        batch: gpu.batch as usize,
+        pinned: gpu.pinned as usize,
+        degrees,
+        limits: Limits {
+            launch: gpu.limits.launch.duration(),
+            wake: gpu.limits.wake.duration(),
+            evict: gpu.limits.evict.duration(),
+            stop: gpu.limits.stop.duration(),
+        },
+    };
+    Ok(GpuService { engine: engine(&id, gpu), core, timeout: gpu.timeout.duration() })
+}
+
+fn engine(id: &str, gpu: &GpuReward) -> pb::EngineSpec {
+    use pb::engine_spec::{Engine, Evict};
+    let kind = match gpu.engine.kind {
+        EngineType::Vllm => Engine::Vllm,
+        EngineType::SGLang => Engine::Sglang,
+        EngineType::OpenAI => Engine::Other,
+    };
+    let evict = match gpu.evict {
+        EvictBackend::EngineSleep => Evict::EngineSleep,
+        EvictBackend::HostPinned => Evict::HostPinned,
+        EvictBackend::CudaCheckpoint => Evict::CudaCheckpoint,
+    };
+    let probe = gpu.probe.as_ref();
+    let served_name = gpu.model.served_name.clone().unwrap_or_else(|| gpu.model.path.clone());
+    pb::EngineSpec {
+        service: id.to_owned(),
+        engine: kind.into(),
+        image: Some(&gpu.engine.image)
+            .filter(|image| *image != PROCESS)
+            .cloned()
+            .unwrap_or_default(),
+        args: gpu.engine.args.clone(),
+        env: gpu.engine.env.clone().into_iter().collect(),
+        model: gpu.model.path.clone(),
+        served_name,
+        degree: 0,
+        evict: evict.into(),
+        probe: probe.map(|of| pb::EngineProbe { path: of.path.clone(), body: of.body.clone() }),
+        footprint: None,
+    }
+}

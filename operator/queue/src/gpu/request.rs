@@ -1,0 +1,210 @@
+//! What a caller asks for, checked.
+
+use std::time::Duration;
+
+use rollwright_core::fault::Fault;
+use rollwright_core::gpu::Degree;
+use rollwright_core::ids::{ActionId, JobId};
+use rollwright_proto::v1 as pb;
+use serde::Deserialize;
+
+use crate::convert;
+use crate::fault::user;
+use rollwright_auth::Caller;
+
+/// Largest body of a request and of an answer.
+pub(crate) const MAX_BODY: usize = 4 << 20;
+/// Longest path, and all headers together.
+const MAX_PATH: usize = 8 << 10;
+const MAX_HEADERS: usize = 32 << 10;
+/// Longest time that a request may ask for.
+const MAX_DURATION: Duration = Duration::from_hours(24);
+
+/// Headers that are of one connection, or of the caller alone.
+const NOT_PASSED: [&str; 15] = [
+    "authorization",
+    "connection",
+    "content-length",
+    "cookie",
+    "expect",
+    "forwarded",
+    "host",
+    "keep-alive",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "x-forwarded-for",
+];
+
+/// A request whose form is right.
+pub(crate) struct Asked {
+    pub(super) action: ActionId,
+    pub(super) degrees: Vec<Degree>,
+    /// From submission, until it must have begun, and until it must have ended.
+    pub(super) queue_deadline: Option<Duration>,
+    pub(super) timeout: Option<Duration>,
+    pub(super) request: pb::CallRequest,
+}
+
+impl Asked {
+    /// Checks what can be checked without knowing the services.
+    pub(super) fn new(mut request: pb::CallRequest) -> Result<Self, Fault> {
+        let action = ActionId::new(&request.action_id).map_err(convert::bad_id)?;
+        let deadline = |field, value| convert::duration_to(field, value, MAX_DURATION);
+        let queue_deadline = deadline("queue_deadline", request.queue_deadline.as_ref())?;
+        let timeout = deadline("timeout", request.timeout.as_ref())?;
+        let degrees = request.degrees.iter().map(|gpus| Degree::new(*gpus));
+        let degrees: Result<Vec<Degree>, _> = degrees.collect();
+        let degrees = degrees.map_err(|error| user("InvalidDegree", error.to_string()))?;
+        if request.method.is_empty() {
+            "POST".clone_into(&mut request.method);
+        }
+        if !matches!(request.method.as_str(), "GET" | "POST") {
+            let message =
+                format!("method `{}`: a reward service takes GET and POST", request.method);
+            return Err(user("InvalidMethod", message));
+        }
+        let printable = |byte: u8| byte.is_ascii_graphic();
+        let path = &request.path;
+        if !path.starts_with('/') || path.len() > MAX_PATH || !path.bytes().all(printable) {
+            let message = format!(
+                "path must begin with a slash and be at most {MAX_PATH} visible ASCII characters, such as /v1/chat/completions"
+            );
+            return Err(user("InvalidPath", message));
+        }
+        if request.body.len() > MAX_BODY {
+            return Err(user("BodyTooLarge", "the body must be at most 4 MiB"));
+        }
+        if wants_stream(&request.body) {
+            let message = "answers of reward services are not streamed: leave `stream` out, or set it to false";
+            return Err(user("StreamingUnsupported", message));
+        }
+        request.headers.retain(|header| is_passed(&header.name));
+        let bytes = request.headers.iter().map(|header| header.name.len() + header.value.len());
+        if bytes.sum::<usize>() > MAX_HEADERS {
+            let message = format!("all headers together must be at most {MAX_HEADERS} bytes");
+            return Err(user("HeadersTooLarge", message));
+        }
+        Ok(Self { action, degrees, queue_deadline, timeout, request })
+    }
+
+    /// About how many bytes it takes in memory.
+    pub(super) fn bytes(&self) -> usize {
+        1024 + self.request.body.len() + self.request.path.len()
+    }
+
+    /// The job that pays, and the service's id at this queue.
+    pub(super) fn target(
+        &self,
+        caller: &Caller,
+        namespaced: bool,
+    ) -> Result<(JobId, String), Fault> {
+        let job = caller.job(&self.request.job)?;
+        let service = self.request.service.as_str();
+        if !namespaced {
+            return Ok((job, service.to_owned()));
+        }
+        let namespace = job.as_str().split_once('.').map(|(namespace, _)| namespace);
+        let id = match (namespace, service.split_once('.')) {
+            (Some(namespace), None) => format!("{namespace}.{service}"),
+            _ => service.to_owned(),
+        };
+        let own = id.split_once('.').map(|(namespace, _)| namespace);
+        if namespace != own && !caller.may_operate() {
+            let message = format!("reward service `{id}` is in another namespace than job `{job}`");
+            return Err(user("Forbidden", message));
+        }
+        Ok((job, id))
+    }
+}
+
+/// Whether a header goes on to the engine, or back to the caller.
+pub(crate) fn is_passed(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    !NOT_PASSED.contains(&name.as_str()) && !name.starts_with("x-rollwright-")
+}
+
+/// Whether a JSON body asks for a streamed answer.
+fn wants_stream(body: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct Body {
+        #[serde(default)]
+        stream: Option<bool>,
+    }
+    let named = body.windows(8).any(|bytes| bytes == b"\"stream\"");
+    named && serde_json::from_slice(body).is_ok_and(|body: Body| body.stream == Some(true))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(path: &str, body: &'static str) -> pb::CallRequest {
+        pb::CallRequest {
+            action_id: "a".into(),
+            service: "judge".into(),
+            path: path.into(),
+            body: body.into(),
+            ..pb::CallRequest::default()
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let reason = |request| Asked::new(request).err().map(|fault| fault.reason.into_owned());
+        assert_eq!(reason(request("/score", "{}")), None);
+        for (path, body, wanted) in [
+            ("score", "", "InvalidPath"),
+            ("/a b", "", "InvalidPath"),
+            ("/v1/chat/completions", r#"{"stream": true}"#, "StreamingUnsupported"),
+        ] {
+            assert_eq!(reason(request(path, body)).as_deref(), Some(wanted), "{path} {body}");
+        }
+        let with = |change: fn(&mut pb::CallRequest)| {
+            let mut request = request("/score", "");
+            change(&mut request);
+            reason(request)
+        };
+        assert_eq!(with(|r| r.degrees = vec![3]).as_deref(), Some("InvalidDegree"));
+        assert_eq!(with(|r| r.method = "PUT".into()).as_deref(), Some("InvalidMethod"));
+        assert_eq!(
+            with(|r| r.body = vec![0; MAX_BODY + 1].into()).as_deref(),
+            Some("BodyTooLarge")
+        );
+        // Said of a part of it, it is not asked for.
+        assert_eq!(reason(request("/score", r#"{"a": {"stream": true}}"#)), None);
+    }
+
+    #[test]
+    fn credentials_and_headers_of_the_connection_stay_behind() {
+        let mut request = request("/score", "");
+        for name in ["Authorization", "Host", "X-Rollwright-Job", "Content-Type"] {
+            let (name, value) = (name.to_owned(), "x".to_owned());
+            request.headers.push(pb::CallHeader { name, value });
+        }
+        let asked = Asked::new(request).unwrap();
+        let names: Vec<&str> = asked.request.headers.iter().map(|h| h.name.as_str()).collect();
+        assert_eq!(names, ["Content-Type"]);
+    }
+
+    #[test]
+    fn a_service_is_of_its_jobs_namespace() {
+        use rollwright_auth::Namespace;
+        let target = |caller: &Caller, job: &str, service: &str, namespaced| {
+            let mut request = request("/score", "");
+            (request.job, request.service) = (job.into(), service.into());
+            let target = Asked::new(request).unwrap().target(caller, namespaced);
+            target.map(|(_, id)| id).map_err(|fault| fault.reason.into_owned())
+        };
+        let own = Caller::of_namespace(Namespace::new("research").unwrap());
+        let forbidden = || Err("Forbidden".to_owned());
+        assert_eq!(target(&Caller::local(), "", "judge", false), Ok("judge".into()));
+        assert_eq!(target(&own, "research.grpo", "judge", true), Ok("research.judge".into()));
+        assert_eq!(target(&own, "research.grpo", "sales.judge", true), forbidden());
+        assert_eq!(target(&own, "sales.grpo", "judge", true), forbidden());
+        assert_eq!(target(&Caller::operator(), "", "sales.judge", true), Ok("sales.judge".into()));
+    }
+}
