@@ -44,8 +44,9 @@ pub(crate) struct Args {
     /// Actions that are under way at a time
     #[arg(long, default_value_t = 2)]
     pub(crate) at_once: usize,
-    /// Time of an action's own work, as a multiple of a restore's
-    #[arg(long, default_value_t = 3.0)]
+    /// Time of an action's own work, as a multiple of a restore's: so that restores are about
+    /// a quarter of ACT, as the paper has it
+    #[arg(long, default_value_t = 1.0)]
     pub(crate) work: f64,
     /// Bandwidth of the FAKE between node and GPU, in bytes a second
     #[arg(long, default_value_t = 25_000_000_000)]
