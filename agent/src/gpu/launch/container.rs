@@ -176,7 +176,8 @@ impl Containers {
         let pinned = spec.evict == EvictBy::HostPinned;
         let arena = self.records.arena_dir(*engine).display().to_string();
         let arena = pinned.then(|| bind(&arena, false));
-        let model = Path::new(&spec.model).is_absolute().then(|| bind(&spec.model, true));
+        let ours = self.policy.may_read(&spec.model) && Path::new(&spec.model).exists();
+        let model = ours.then(|| bind(&spec.model, true));
         let request = DeviceRequest {
             device_ids: Some(chunk.gpus().map(|gpu| gpu.to_string()).collect()),
             capabilities: Some(vec![vec!["gpu".into()]]),
@@ -265,7 +266,6 @@ impl Launcher for Containers {
         let refuse = |why| Trouble::Refused(Order::Launch, why);
         let Some(image) = &spec.image else { return Err(refuse("it names no image".into())) };
         self.policy.check_image(image).map_err(refuse)?;
-        self.policy.check_model(&spec.model).map_err(refuse)?;
         let ensured = self.images.ensure(image, self.policy.pull, PULL).await;
         ensured.map_err(|fault| refused(&fault))?;
         let network = self.ensure_network().await?;
