@@ -56,7 +56,7 @@ for values in "$chart"/tests/values/*.yaml; do
 done
 # All that the chart can make, and what is applied beside it.
 render --values "$chart/tests/values/monitoring.yaml" --set crds.install=true,admission.enabled=true \
-  --set agent.host.enabled=true,agent.dind.enabled=true,metrics.dashboards.enabled=true >"$work/all.yaml"
+  --set agent.host.enabled=true,agent.dind.enabled=true,agent.gpu.enabled=true,metrics.dashboards.enabled=true >"$work/all.yaml"
 [ "$(grep -c 'helm.sh/resource-policy: keep' "$work/all.yaml")" -eq 4 ] || die "a definition would go with helm uninstall"
 find manifests/samples -name '*.yaml' -exec cat {} + | sed 's/^apiVersion:/---\n&/' >"$work/samples.yaml"
 conforms "$work"/*.yaml
@@ -72,6 +72,7 @@ refused --set controllers.replicas=0
 refused --set agent.host.sokcet=/run/docker.sock
 refused --set agent.stateDir=relative
 refused --set agent.policy.maxMemory=1
+refused --set-string agent.gpu.fake=8
 refused --set metrics.podMonitor.interval=often
 refused --set 'rbac.namespaces={a,a}'
 refused --set agent.dind.data.emptyDir.sizeLimit=1Gi,agent.dind.data.hostPath=/data

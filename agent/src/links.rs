@@ -16,7 +16,7 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 use assignment::Record;
-pub use assignment::{Assignment, AssignmentError};
+pub use assignment::{AssignedGpus, Assignment, AssignmentError};
 use watch::Watch;
 
 use crate::cgroup::{Hierarchy, pod_cgroup};
@@ -26,7 +26,8 @@ use crate::metrics::Metrics;
 use crate::{AgentError, http, link, node};
 
 /// Runs an agent for whichever queue `dir` assigns the node to, until `shutdown`. Of
-/// `config` the pool, the cgroup parent (that of the reservation) and what is kept back come from the assignment.
+/// `config` the pools, the cgroup parent (that of the reservation), what is kept back and what
+/// engines may have come from the assignment.
 pub async fn run(
     config: AgentConfig,
     dir: PathBuf,
@@ -116,7 +117,12 @@ impl Links {
         assigned: &Assignment,
         cgroup_parent: Option<String>,
     ) -> Result<node::NodeHandle, AgentError> {
+        let gpu = assigned.gpu.as_ref();
+        let (count, host) = gpu.map_or((0, 0), |gpu| (gpu.count, gpu.host_memory_bytes));
         let config = AgentConfig {
+            gpus: self.config.gpus.clone().at_most(count, host),
+            engine_memory: host,
+            gpu_pool: gpu.map(|gpu| gpu.pool.clone()),
             pool: assigned.pool.clone(),
             cgroup_parent,
             reserved: assigned.reserved(),

@@ -68,6 +68,14 @@ pub mod reasons {
     pub const OWNED_BY_ANOTHER: &str = "OwnedByAnother";
     /// A named ActionQueue does not exist.
     pub const QUEUE_NOT_FOUND: &str = "QueueNotFound";
+    /// The ActionQueue that is named does not schedule the pool that is named.
+    pub const POOL_NOT_OF_QUEUE: &str = "PoolNotOfQueue";
+    /// A degree is more GPUs than a node of the pool has.
+    pub const DEGREE_TOO_LARGE: &str = "DegreeTooLarge";
+    /// A footprint is more memory than a GPU, or a node, of the pool has.
+    pub const MEMORY_TOO_SMALL: &str = "MemoryTooSmall";
+    /// The engine of a service does not come up, or is not what its footprint says.
+    pub const ENGINE_FAILING: &str = "EngineFailing";
     /// A named sandbox template does not exist.
     pub const TEMPLATE_NOT_FOUND: &str = "TemplateNotFound";
     /// A named action profile does not exist.

@@ -63,7 +63,7 @@ pub struct ResourcePoolSpec {
 }
 
 /// CPU nodes for sandboxes.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CpuPool {
     /// Labels that a node must carry; empty: every node. Ignored on one machine.
@@ -79,6 +79,10 @@ pub struct CpuPool {
     pub reserved_memory: Option<ByteSize>,
     /// How the cores of one action relate to NUMA nodes.
     #[serde(default)]
+    #[x_kube(validation = (
+        "self == 'Prefer'",
+        "numaPolicy Require and Ignore are not built yet: write Prefer, or leave it out"
+    ))]
     pub numa_policy: NumaPolicy,
     /// Which Docker engine the sandboxes run on.
     #[serde(default)]
@@ -96,9 +100,9 @@ pub enum NumaPolicy {
     /// All on one node where possible, else the fewest remote cores.
     #[default]
     Prefer,
-    /// All on one node, or wait.
+    /// All on one node, or wait. Not built yet, and refused.
     Require,
-    /// Any cores.
+    /// Any cores. Not built yet, and refused.
     Ignore,
 }
 
@@ -127,6 +131,10 @@ pub struct GpuPool {
     /// GPUs of each node.
     #[x_kube(validation = ("self in [1, 2, 4, 8]", "gpusPerNode must be 1, 2, 4 or 8"))]
     pub gpus_per_node: u32,
+    /// Memory of each node that engines of reward services may hold; absent: what other pods
+    /// leave.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host_memory: Option<ByteSize>,
     /// What the pool may host.
     #[serde(default = "both_roles")]
     #[schemars(length(min = 1, max = 2))]
@@ -230,6 +238,9 @@ pub struct ResourcePoolStatus {
     /// Share of free GPUs outside the largest free chunk of their node, 0 to 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fragmentation: Option<f64>,
+    /// Engines of reward services that are on its GPUs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub residents: Vec<Resident>,
     /// State of each quota limit.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub quotas: Vec<QuotaUse>,
@@ -270,6 +281,20 @@ pub struct FreeChunks {
     pub gpus: u32,
     /// Free chunks of that size.
     pub count: u32,
+}
+
+/// An engine of a reward service that is on GPUs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Resident {
+    /// The service, as `namespace.name`.
+    pub service: String,
+    /// The node.
+    pub node: String,
+    /// Number of the first of its GPUs.
+    pub first_gpu: u32,
+    /// How many it has.
+    pub degree: u32,
 }
 
 /// State of one quota limit.

@@ -33,7 +33,9 @@ pub use gpu::{EvictBackend, Footprint, GpuReward, OrderLimits, Probe};
     ),
     printcolumn(name = "Backend", type_ = "string", json_path = ".status.backend"),
     printcolumn(name = "Running", type_ = "integer", json_path = ".status.running"),
+    printcolumn(name = "Waiting", type_ = "integer", json_path = ".status.waiting"),
     printcolumn(name = "Resident", type_ = "integer", json_path = ".status.resident"),
+    printcolumn(name = "Restores", type_ = "integer", json_path = ".status.restores"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -167,4 +169,7 @@ pub struct RewardServiceStatus {
     /// GPU chunks that hold the service.
     #[serde(default)]
     pub resident: u32,
+    /// Engines launched and woken since its queue began.
+    #[serde(default)]
+    pub restores: u64,
 }

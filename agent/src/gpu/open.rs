@@ -34,6 +34,22 @@ pub enum Gpus {
     },
     /// A **fake** of some.
     Fake(FakeConfig),
+    /// None, whatever it has.
+    Unused,
+}
+
+impl Gpus {
+    /// No more than the first `count` of them, and `host` bytes of the node's memory.
+    #[must_use]
+    pub fn at_most(self, count: u32, host: u64) -> Self {
+        match self {
+            _ if count == 0 => Self::Unused,
+            Self::Fake(config) => {
+                Self::Fake(FakeConfig { gpus: config.gpus.min(count), host, ..config })
+            }
+            Self::Driver { .. } | Self::Unused => self,
+        }
+    }
 }
 
 impl Default for Gpus {
@@ -84,6 +100,7 @@ pub enum OpenError {
 pub fn open(ground: Ground) -> Result<Option<Station>, OpenError> {
     match ground.gpus.clone() {
         Gpus::Fake(config) => open_fake(ground, config).map(Some),
+        Gpus::Unused => Ok(None),
         Gpus::Driver { arena } => {
             let Some(driver) = Driver::find()? else {
                 tracing::info!("no GPU: this node offers none");

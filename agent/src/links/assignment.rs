@@ -30,6 +30,22 @@ pub struct Assignment {
     /// Bytes of memory that no sandbox gets.
     #[serde(default)]
     pub reserved_memory_bytes: u64,
+    /// What of its GPUs reward services may have; absent: nothing.
+    #[serde(default)]
+    pub gpu: Option<AssignedGpus>,
+}
+
+/// The GPUs that reward services may have.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AssignedGpus {
+    /// `ResourcePool` of the GPUs; that of the node where it has no sandboxes.
+    pub pool: String,
+    /// So many of them, from the first on.
+    #[serde(rename = "gpus")]
+    pub count: u32,
+    /// Bytes of the node's memory that engines may keep.
+    pub host_memory_bytes: u64,
 }
 
 /// Why an assignment cannot be used.
@@ -84,12 +100,15 @@ impl Assignment {
         cores.map(drop).map_err(|error| format!("reservedCores: {error}"))
     }
 
-    /// True when sandboxes made under this assignment stay under another.
+    /// True when sandboxes and engines made under this assignment stay under another.
     pub(super) fn keeps(&self, other: Option<&Self>) -> bool {
         fn of(of: &Assignment) -> (&str, &str, &str, Option<&str>) {
             (&of.pool, &of.queue, &of.tls, of.reservation.as_deref())
         }
-        other.is_some_and(|other| of(self) == of(other))
+        let gpus = |of: &Self| of.gpu.as_ref().map(|gpu| gpu.pool.clone());
+        other.is_some_and(|other| {
+            of(self) == of(other) && (self.gpu.is_none() || gpus(self) == gpus(other))
+        })
     }
 
     /// Where the queue is; its certificates lie in `dir`, and are read at each connection.
@@ -191,6 +210,22 @@ mod tests {
         ] {
             assert!(!first.keeps(Some(&other)), "{other:?}");
         }
+    }
+
+    #[test]
+    fn engines_stay_while_their_pool_does() {
+        let text = TEXT.replace(
+            "\"newer\":1",
+            r#""gpu":{"pool":"judges","gpus":8,"hostMemoryBytes":5,"reservation":"5c8b-2"}"#,
+        );
+        let with = read(&text).unwrap().unwrap();
+        let gpu = AssignedGpus { pool: "judges".into(), count: 8, host_memory_bytes: 5 };
+        assert_eq!(with.gpu, Some(gpu.clone()));
+        let without = Assignment { gpu: None, ..with.clone() };
+        assert!(without.keeps(Some(&with)), "GPUs come to its sandboxes");
+        assert!(!with.keeps(Some(&without)), "and go with their engines");
+        let fewer = Assignment { gpu: Some(AssignedGpus { count: 4, ..gpu }), ..with.clone() };
+        assert!(with.keeps(Some(&fewer)));
     }
 
     #[test]

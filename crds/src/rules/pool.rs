@@ -1,7 +1,7 @@
 //! Rules of ResourcePool.
 
 use super::{Check, Violation};
-use crate::pool::{GpuPool, QuotaPool, ResourcePoolSpec};
+use crate::pool::{GpuPool, NumaPolicy, QuotaPool, ResourcePoolSpec};
 
 impl ResourcePoolSpec {
     /// What is wrong beyond the types.
@@ -20,6 +20,10 @@ impl ResourcePoolSpec {
             at.count("nodeSelector", cpu.node_selector.len(), 0..=16);
             at.within("reservedCores", cpu.reserved_cores, 0..=4096);
             at.maybe_within("sharedCores", cpu.shared_cores, 1..=4096);
+            at.field("numaPolicy").require(
+                cpu.numa_policy == NumaPolicy::Prefer,
+                "numaPolicy Require and Ignore are not built yet: write Prefer, or leave it out",
+            );
         }
         if let Some(gpu) = &self.gpu {
             gpu.check(&mut spec.field("gpu"));

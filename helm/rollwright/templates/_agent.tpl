@@ -1,5 +1,6 @@
 {{/*
-The agents of one Docker mode. The argument: a list of the context and the mode, `host` or `dind`.
+The agents of one mode. The argument: a list of the context and the mode: `host`, `dind`, or `gpu`,
+which is `host` with the node's GPUs.
 
 An agent is as powerful as root on its node, since it holds a Docker socket: its nodes and this
 namespace must be guarded accordingly. What it does not need it does not get all the same.
@@ -7,7 +8,8 @@ namespace must be guarded accordingly. What it does not need it does not get all
 {{- define "rollwright.agent" -}}
 {{- $context := index . 0 -}}
 {{- $mode := index . 1 -}}
-{{- $host := eq $mode "host" -}}
+{{- $host := ne $mode "dind" -}}
+{{- $gpu := eq $mode "gpu" -}}
 {{- $agent := $context.Values.agent -}}
 {{- $settings := index $agent $mode -}}
 apiVersion: apps/v1
@@ -33,6 +35,9 @@ spec:
         rollwright.dev/agent: {{ $mode }}
       annotations:
         kubectl.kubernetes.io/default-container: agent
+        {{- if and $gpu $settings.fake }}
+        rollwright.dev/fake-gpus: {{ $settings.fake | quote }}
+        {{- end }}
         # A changed policy is a new agent.
         checksum/policy: {{ toYaml $agent.policy | sha256sum | trunc 16 }}
         {{- with $agent.podAnnotations }}
@@ -44,7 +49,12 @@ spec:
       {{- with include "rollwright.agentPriorityClass" $context }}
       priorityClassName: {{ . }}
       {{- end }}
-      # The controllers put this label on the nodes of bound cpu pools.
+      {{- if and $gpu $settings.runtimeClassName (not $settings.fake) }}
+      # Brings the driver and the devices in. The GPUs are not asked for: the pool's reservation holds
+      # them, and many services share them.
+      runtimeClassName: {{ $settings.runtimeClassName }}
+      {{- end }}
+      # The controllers put this label on the nodes of bound pools.
       nodeSelector:
         rollwright.dev/agent: {{ $mode }}
       tolerations:
@@ -134,6 +144,10 @@ spec:
             - --docker-config=/etc/rollwright/registry/.dockerconfigjson
             {{- end }}
             - --resets-at-once={{ $agent.resetsAtOnce }}
+            {{- if and $gpu $settings.fake }}
+            # A FAKE of GPUs, for tests: no real one is used.
+            - --fake-gpus={{ $settings.fake }}
+            {{- end }}
             - --metrics-addr=0.0.0.0:9464
             - --metrics-token-file=/etc/rollwright/metrics/token
             - --log-format={{ $agent.logFormat }}
@@ -144,6 +158,13 @@ spec:
                   fieldPath: spec.nodeName
             - name: RUST_LOG
               value: {{ $agent.logLevel | quote }}
+            {{- if and $gpu (not $settings.fake) }}
+            # Read by NVIDIA's container runtime; compute and utility: CUDA and NVML.
+            - name: NVIDIA_VISIBLE_DEVICES
+              value: all
+            - name: NVIDIA_DRIVER_CAPABILITIES
+              value: compute,utility
+            {{- end }}
             # Whose cgroup namespace the entrypoint joins, and what it drops then.
             - name: ROLLWRIGHT_CGROUPS_OF
               value: {{ ternary "1" "dockerd" $host | quote }}
@@ -187,7 +208,7 @@ spec:
                 {{- toYaml . | nindent 16 }}
                 {{- end }}
           resources:
-            {{- toYaml $agent.resources | nindent 12 }}
+            {{- toYaml (ternary $settings.resources $agent.resources $gpu) | nindent 12 }}
           volumeMounts:
             # CPU, memory and end of every action are files here.
             - name: cgroup

@@ -35,6 +35,22 @@ helm.sh/chart: {{ $context.Chart.Name }}-{{ $context.Chart.Version | replace "+"
 {{- end -}}
 {{- end }}
 
+{{/* What the containers of the agents' pods ask for: a list of MODE:CPU:MEMORY. */}}
+{{- define "rollwright.agentRequests" -}}
+{{- $agent := .Values.agent -}}
+{{- $all := list -}}
+{{- if $agent.host.enabled }}{{ $all = append $all (list "host" $agent.resources) }}{{ end -}}
+{{- if $agent.dind.enabled -}}
+{{- $all = concat $all (list (list "dind" $agent.resources) (list "dind" $agent.dind.resources)) -}}
+{{- end -}}
+{{- if $agent.gpu.enabled }}{{ $all = append $all (list "gpu" $agent.gpu.resources) }}{{ end -}}
+{{- range $all }}
+{{- $limits := (index . 1).limits | default dict }}
+{{- $requests := merge dict ((index . 1).requests | default dict) $limits }}
+- {{ printf "%s:%v:%v" (index . 0) ($requests.cpu | default "0") ($requests.memory | default "0") | quote }}
+{{- end }}
+{{- end }}
+
 {{/* Name of the reservations' priority class, or nothing. */}}
 {{- define "rollwright.reservationPriorityClass" -}}
 {{- with .Values.controllers.reservationPriorityClass -}}

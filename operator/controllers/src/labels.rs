@@ -16,7 +16,9 @@ pub const ROLLWRIGHT: &str = "rollwright";
 pub const OURS: &str = "app.kubernetes.io/managed-by=rollwright";
 /// On nodes: the CPU pool that they serve. On workers: their GPU pool.
 pub const POOL: &str = "rollwright.dev/pool";
-/// On nodes: which agent runs there, `host` or `dind`.
+/// On nodes: the GPU pool of a queue that they serve.
+pub const GPU_POOL: &str = "rollwright.dev/gpu-pool";
+/// On nodes: which agent runs there, `host`, `dind` or `gpu`.
 pub const AGENT: &str = "rollwright.dev/agent";
 /// On workers: the RolloutJob.
 pub const JOB: &str = "rollwright.dev/job";

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::doc_markdown, reason = "kinds of Kubernetes stand plain in prose")]
 
+pub mod agents;
 pub mod apply;
 pub mod audience;
 pub mod backoff;
@@ -51,5 +52,6 @@ mod server;
 mod startup;
 mod trim;
 
+pub use agents::{AgentRequest, AgentRequests};
 pub use run::{RunError, run, run_with};
 pub use settings::{Options, Settings, Storage};

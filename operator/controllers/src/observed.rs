@@ -1,9 +1,11 @@
 //! What running queues and kubelets said last, kept in memory between reconciliations.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
+
+use rollwright_crds::pool::Resident;
 
 use crate::pool::Kubelet;
 
@@ -20,6 +22,44 @@ pub struct QueueSnapshot {
     pub nodes: Vec<NodeSnapshot>,
     /// Limits: name, taken, waiting.
     pub quotas: Vec<(String, u32, u32)>,
+    /// Its pools of GPUs.
+    pub gpu_pools: Vec<GpuPoolSnapshot>,
+}
+
+/// What a queue holds of a pool of GPUs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GpuPoolSnapshot {
+    /// The pool.
+    pub pool: String,
+    /// Nodes whose agents offer their GPUs.
+    pub nodes: u32,
+    /// Their GPUs.
+    pub gpus: u32,
+    /// Those of them that fell off.
+    pub lost: u32,
+    /// Free chunks of 1, 2, 4 and 8 GPUs.
+    pub free_chunks: [u32; 4],
+    /// Share of free GPUs outside the largest free chunk of their node, in thousandths.
+    pub fragmentation: u32,
+    /// Engines that are on GPUs.
+    pub residents: Vec<Resident>,
+    /// Its reward services, by `namespace.name`.
+    pub services: BTreeMap<String, ServiceSnapshot>,
+}
+
+/// What a queue holds of a reward service.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServiceSnapshot {
+    /// Calls that wait.
+    pub waiting: u32,
+    /// Calls that run.
+    pub running: u32,
+    /// Engines on GPUs.
+    pub residents: u32,
+    /// Engines launched and woken.
+    pub restores: u64,
+    /// Its last failure; empty: none, or it works again.
+    pub trouble: String,
 }
 
 /// What a queue holds of one node.
@@ -36,6 +76,11 @@ pub struct NodeSnapshot {
 }
 
 impl QueueSnapshot {
+    /// One of its pools of GPUs.
+    pub fn gpu_pool(&self, name: &str) -> Option<&GpuPoolSnapshot> {
+        self.gpu_pools.iter().find(|pool| pool.pool == name)
+    }
+
     /// Agents with a live link.
     pub fn agents(&self) -> u32 {
         let connected = self.nodes.iter().filter(|node| node.connected).count();

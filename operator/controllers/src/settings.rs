@@ -3,6 +3,8 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use crate::agents::AgentRequests;
+
 /// Service account of the controllers, in the release namespace.
 pub const SERVICE_ACCOUNT: &str = "rollwright-controllers";
 
@@ -19,6 +21,8 @@ pub struct Settings {
     pub reservation_image: Option<String>,
     /// Priority class of reservation pods; absent: the cluster's default.
     pub reservation_priority_class: Option<String>,
+    /// What the pods of agents ask for: reservations leave room for them.
+    pub agent_requests: AgentRequests,
     /// Name of the Secret with the bearer token of every `/metrics`, in the release namespace.
     pub metrics_secret: String,
     /// Where queues and gateways keep what must survive them.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
-use rollwright_controllers::{Options, Settings, Storage};
+use rollwright_controllers::{AgentRequest, Options, Settings, Storage};
 
 use crate::shutdown;
 
@@ -28,6 +28,10 @@ pub(crate) struct Controllers {
     /// Priority class of reservation pods: sandboxes end with them [default: the cluster's]
     #[arg(long, value_name = "NAME")]
     reservation_priority_class: Option<String>,
+    /// What a container of the agents' pods asks for, with MODE host, dind or gpu; those of a mode
+    /// add up. Reservations leave room for them
+    #[arg(long = "agent-requests", value_name = "MODE:CPU:MEMORY")]
+    agent_requests: Vec<AgentRequest>,
     /// Lease that makes one replica the active one
     #[arg(long, default_value = "rollwright-controllers", value_name = "NAME")]
     lease_name: String,
@@ -93,6 +97,7 @@ pub(crate) async fn run(args: Controllers) -> anyhow::Result<()> {
             image_pull_policy: image_pull_policy.to_owned(),
             reservation_image: args.reservation_image,
             reservation_priority_class: args.reservation_priority_class,
+            agent_requests: args.agent_requests.into_iter().collect(),
             metrics_secret: args.metrics_secret,
             storage,
         },

@@ -25,6 +25,7 @@ async fn api(job: &RolloutJob) -> FakeApi {
         image_pull_policy: "IfNotPresent".into(),
         reservation_image: None,
         reservation_priority_class: None,
+        agent_requests: crate::agents::AgentRequests::default(),
         metrics_secret: "rollwright-metrics".into(),
         storage: Storage::DefaultClass,
     };

@@ -58,9 +58,10 @@ pub fn named_pools(spec: &RolloutJobSpec) -> Vec<&Name> {
     all
 }
 
-/// The queue that a reward's command runs on.
+/// The queue that a reward's command runs on, or that schedules its calls.
 pub fn queue_of(reward: &RewardServiceSpec) -> Option<&Name> {
-    reward.sandbox.as_ref().map(|sandbox| &sandbox.queue)
+    let sandbox = reward.sandbox.as_ref().map(|sandbox| &sandbox.queue);
+    sandbox.or(reward.gpu.as_ref().map(|gpu| &gpu.queue))
 }
 
 /// Everything that is wrong; a job without problems can be built.
@@ -103,12 +104,20 @@ pub fn problems(job: &RolloutJob, named: &Named) -> Vec<Problem> {
             );
             continue;
         };
-        if service.spec.gpu.is_some() {
+        let called = job
+            .spec
+            .action_queue
+            .as_ref()
+            .filter(|queue| queue.namespace.as_deref().unwrap_or(namespace) == namespace);
+        if let Some(gpu) = &service.spec.gpu
+            && called.map(|queue| &queue.name) != Some(&gpu.queue)
+        {
             say(
                 reasons::UNSUPPORTED,
                 format!(
-                    "RewardService `{reward}` has `gpu`, which this version does not start on a \
-                     cluster: serve it by other means and name it as `serverless`"
+                    "RewardService `{reward}` is called through ActionQueue `{}`, and a gateway \
+                     knows that of spec.actionQueue alone: name it there",
+                    gpu.queue
                 ),
             );
         }

@@ -10,7 +10,7 @@ use rollwright_crds::ResourcePool;
 use rollwright_crds::pool::{CpuPool, DockerMode, PoolOwner};
 use serde::{Deserialize, Serialize};
 
-use crate::labels::{self, Component, POOL};
+use crate::labels::{self, Component, GPU_POOL, POOL};
 use crate::pool::{Offer, Size, held};
 
 /// Name of the Secret that agents mount.
@@ -34,6 +34,22 @@ pub(super) struct Entry {
     pub(super) reserved_cores: String,
     /// Memory that sandboxes never get.
     pub(super) reserved_memory_bytes: u64,
+    /// What of its GPUs reward services may have; absent: nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) gpu: Option<Devices>,
+}
+
+/// What the agent is told of its node's GPUs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Devices {
+    pub(super) pool: String,
+    /// So many of them, from the first on.
+    pub(super) gpus: u32,
+    /// Memory of the node that engines may hold.
+    pub(super) host_memory_bytes: u64,
+    /// UID of the pod that holds them, below whose cgroup engines belong.
+    pub(super) reservation: String,
 }
 
 /// A node that serves a pool of a queue.
@@ -45,6 +61,8 @@ pub(super) struct Served {
     pub(super) owner: PoolOwner,
     /// The reservation, if it runs.
     pub(super) reservation: Option<Arc<Pod>>,
+    /// Its GPU pool, if it has one beside, and that one's reservation.
+    pub(super) gpus: Option<(Arc<ResourcePool>, Option<Arc<Pod>>)>,
 }
 
 /// A node whose agent is told of something.
@@ -62,13 +80,61 @@ pub(super) enum Told {
 /// An agent that is told of another pool, queue or reservation clears its node. So while the
 /// reservation does not run, a node that had an entry keeps it.
 fn entry(served: &Served, before: Option<&Entry>) -> Option<Entry> {
-    let Served { node, pool, owner, reservation } = served;
+    let gpu = gpus(served, before);
+    let entry = if served.pool.spec.gpu.is_some() {
+        of_gpus_alone(served, gpu.as_ref()?)
+    } else {
+        of_sandboxes(served, before)
+    };
+    entry.map(|entry| Entry { gpu, ..entry })
+}
+
+/// What is said of the node's GPUs; none until their reservation has run.
+fn gpus(served: &Served, before: Option<&Entry>) -> Option<Devices> {
+    let alone = served.pool.spec.gpu.is_some();
+    let (pool, reservation) = match &served.gpus {
+        Some((pool, reservation)) => (pool, reservation),
+        None if alone => (&served.pool, &served.reservation),
+        None => return None,
+    };
+    let (name, spec) = (pool.metadata.name.clone()?, pool.spec.gpu.as_ref()?);
+    let uid = reservation.as_ref().and_then(|pod| Some((held(pod), pod.metadata.uid.clone()?)));
+    let Some((Offer { memory, gpus, .. }, reservation)) = uid else {
+        let before = before.filter(|before| before.tls == identity_of(&served.owner));
+        return before.and_then(|before| before.gpu.clone()).filter(|gpu| gpu.pool == name);
+    };
+    let gpus = gpus.min(spec.gpus_per_node);
+    Some(Devices { pool: name, gpus, host_memory_bytes: memory, reservation })
+}
+
+/// A node without sandboxes.
+fn of_gpus_alone(served: &Served, gpu: &Devices) -> Option<Entry> {
+    Some(Entry {
+        pool: served.pool.metadata.name.clone()?,
+        queue: address_of(&served.owner),
+        tls: identity_of(&served.owner),
+        reservation: Some(gpu.reservation.clone()),
+        reserved_cores: String::new(),
+        reserved_memory_bytes: 0,
+        gpu: None,
+    })
+}
+
+fn identity_of(PoolOwner { namespace, name, .. }: &PoolOwner) -> String {
+    format!("{namespace}.{name}")
+}
+
+fn address_of(PoolOwner { namespace, name, .. }: &PoolOwner) -> String {
+    format!("https://{name}-queue.{namespace}.svc:9461")
+}
+
+fn of_sandboxes(served: &Served, before: Option<&Entry>) -> Option<Entry> {
+    let Served { node, pool, owner, reservation, .. } = served;
     let cpu = pool.spec.cpu.as_ref()?;
     let name = pool.metadata.name.clone()?;
-    let PoolOwner { namespace, name: queue, .. } = owner;
     let size = Size::of(node);
     let in_docker = cpu.docker == DockerMode::Dind;
-    let tls = format!("{namespace}.{queue}");
+    let tls = identity_of(owner);
     let same = |before: &&Entry| {
         before.pool == name && before.tls == tls && before.reservation.is_none() == in_docker
     };
@@ -84,11 +150,12 @@ fn entry(served: &Served, before: Option<&Entry>) -> Option<Entry> {
     let (cores, memory) = kept_back(size, cpu, reservation.as_deref().map(held));
     Some(Entry {
         pool: name,
-        queue: format!("https://{queue}-queue.{namespace}.svc:9461"),
+        queue: address_of(owner),
         tls,
         reservation: held_by,
         reserved_cores: (0..cores).map(|core| core.to_string()).collect::<Vec<_>>().join(","),
         reserved_memory_bytes: memory,
+        gpu: None,
     })
 }
 
@@ -111,7 +178,7 @@ fn kept_back(size: Size, cpu: &CpuPool, held: Option<Offer>) -> (u32, u64) {
 /// The queues whose certificates they show: `namespace.queue`.
 pub(super) fn queues(told: &[Told], before: Option<&Secret>) -> BTreeSet<String> {
     let queue = |told: &Told| match told {
-        Told::Served(Served { owner, .. }) => Some(format!("{}.{}", owner.namespace, owner.name)),
+        Told::Served(Served { owner, .. }) => Some(identity_of(owner)),
         Told::AsBefore(node) => entry_before(before, node).map(|entry| entry.tls),
     };
     told.iter().filter_map(queue).collect()
@@ -175,7 +242,8 @@ fn files_before(before: Option<&Secret>, queue: &str) -> Files {
     named.into_iter().filter_map(|file| Some((file.clone(), content(&file)?))).collect()
 }
 
-/// The pool that a node is labelled with.
-pub(super) fn pool_label(node: &Node) -> Option<&str> {
-    node.metadata.labels.as_ref()?.get(POOL).map(String::as_str)
+/// The pools that a node is labelled with: of cores, and of GPUs.
+pub(super) fn pool_labels(node: &Node) -> [Option<&str>; 2] {
+    let label = |key| node.metadata.labels.as_ref()?.get(key).map(String::as_str);
+    [label(POOL), label(GPU_POOL)]
 }

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use k8s_openapi::api::core::v1::{Node, Pod, Secret};
+use k8s_openapi::api::core::v1::{Node, Secret};
 use kube::runtime::reflector::ObjectRef;
+use rollwright_crds::ResourcePool;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -15,7 +16,7 @@ use crate::call;
 use crate::context::Context;
 use crate::error::{CallError, Categorised};
 use crate::owner;
-use crate::pool::{is_bound, is_reservation, is_running, pod_name, serves};
+use crate::pool::{is_bound, is_reservation, is_running, pod_name, queue_of, serves, serves_gpus};
 use crate::queue::Names;
 use crate::watch::{Change, Listener, What};
 
@@ -23,7 +24,7 @@ mod build;
 #[cfg(test)]
 mod tests;
 
-use build::{Entry, SECRET, Served, Told, pool_label};
+use build::{Entry, SECRET, Served, Told, pool_labels};
 
 const LINKS: Site = Site("rollwright-agent-links");
 /// Its name in metrics and for back-off.
@@ -55,7 +56,7 @@ impl Categorised for LinksError {
 pub(crate) fn listener(changed: Arc<Notify>, namespace: String) -> Listener {
     Box::new(move |change: &Change<'_>| {
         let concerns = match change.what {
-            What::Pool(pool) => pool.spec.cpu.is_some(),
+            What::Pool(pool) => pool.spec.quota.is_none(),
             What::Node(_) | What::Everything => true,
             What::Pod(pod) => is_reservation(pod, &namespace),
             What::Owned(..) | What::Job(_) | What::Queue(_) | What::Reward(_) => false,
@@ -133,23 +134,40 @@ async fn identity(context: &Context, queue: &str) -> Result<Option<Arc<Secret>>,
 fn told(node: Arc<Node>, context: &Context, before: Option<&Secret>) -> Option<Told> {
     let stores = &context.stores;
     let name = node.metadata.name.clone().unwrap_or_default();
-    let pool = match pool_label(&node) {
-        Some(label) if stores.is_unreadable_pool(label) => return Some(Told::AsBefore(name)),
-        Some(label) => stores.pool(label)?,
+    let labels = pool_labels(&node);
+    if labels.into_iter().flatten().any(|label| stores.is_unreadable_pool(label)) {
+        return Some(Told::AsBefore(name));
+    }
+    let (cpu, gpu) = match labels {
         // Somebody took the label away, and it comes back.
-        None => {
+        [None, None] => {
             let Entry { pool, .. } = build::entry_before(before, &name)?;
-            stores
-                .pool(&pool)
-                .filter(|pool| is_bound(pool) && serves(&node, [&**pool]).is_some())?
+            let serves = |pool: &Arc<ResourcePool>| {
+                let pool = || [&**pool];
+                serves(&node, pool()).or(serves_gpus(&node, pool())).is_some()
+            };
+            let pool = stores.pool(&pool).filter(|pool| is_bound(pool) && serves(pool))?;
+            if pool.spec.cpu.is_some() { (Some(pool), None) } else { (None, Some(pool)) }
         }
+        labels => labels.map(|label| label.and_then(|label| stores.pool(label))).into(),
     };
-    let bound_to = pool.status.as_ref().and_then(|status| status.bound_to.clone());
-    let queue = bound_to.filter(|owner| owner.kind == "ActionQueue")?;
-    let pod = pod_name(pool.metadata.name.as_deref().unwrap_or_default(), &name);
-    let pod = stores.pods.get(&ObjectRef::new(&pod).within(&context.settings.namespace));
-    let uid = pool.metadata.uid.as_deref();
-    let ours = |pod: &Arc<Pod>| owner::is_controlled_by(&pod.metadata, uid);
-    let reservation = pod.filter(|pod| is_running(pod) && ours(pod));
-    Some(Told::Served(Served { node, pool, owner: queue, reservation }))
+    let reservation = |pool: &ResourcePool| {
+        let pod = pod_name(pool.metadata.name.as_deref().unwrap_or_default(), &name);
+        let pod = stores.pods.get(&ObjectRef::new(&pod).within(&context.settings.namespace))?;
+        let uid = pool.metadata.uid.as_deref();
+        (is_running(&pod) && owner::is_controlled_by(&pod.metadata, uid)).then_some(pod)
+    };
+    let pool = cpu.clone().or_else(|| gpu.clone())?;
+    let owner = queue_of(&pool)?.clone();
+    let beside = gpu.filter(|gpu| cpu.is_some() && queue_of(gpu) == Some(&owner));
+    Some(Told::Served(Served {
+        reservation: reservation(&pool),
+        gpus: beside.map(|gpu| {
+            let held = reservation(&gpu);
+            (gpu, held)
+        }),
+        node,
+        pool,
+        owner,
+    }))
 }

@@ -44,6 +44,7 @@ fn served(reservation: bool) -> Served {
             name: "tools".to_owned(),
         },
         reservation: reservation.then(|| Arc::new(pod)),
+        gpus: None,
     }
 }
 
@@ -97,6 +98,7 @@ fn an_agent_learns_its_queue_when_its_reservation_runs_and_keeps_it() {
         reservation: Some("0-1".to_owned()),
         reserved_cores: "0,1".to_owned(),
         reserved_memory_bytes: 2 << 30,
+        gpu: None,
     };
     assert_eq!(entry, expected);
 
@@ -133,6 +135,55 @@ fn another_reservation_is_told_when_it_runs() {
     pool.spec.cpu.as_mut().unwrap().docker = DockerMode::Dind;
     inside.pool = Arc::new(pool);
     assert_eq!(reservation_of(&secret(inside, identity, Some(&before))), None);
+}
+
+/// A pool of GPUs, and the pod that holds them.
+fn judges(reservation: bool) -> (Arc<ResourcePool>, Option<Arc<Pod>>) {
+    let pool = serde_json::from_value(serde_json::json!({
+        "apiVersion": "rollwright.dev/v1alpha1", "kind": "ResourcePool",
+        "metadata": {"name": "judges"},
+        "spec": {"gpu": {"class": "h20", "gpusPerNode": 4,
+            "profile": {"tflops": 148, "hbm": "96Gi", "hbmTbps": 4}}},
+    }));
+    let mut pod = Pod::default();
+    pod.metadata.uid = Some("0-9".to_owned());
+    let mut container = Container::default();
+    container.resources.get_or_insert_default().requests =
+        Some(quantities(&[("cpu", "10m"), ("memory", "200Gi"), ("nvidia.com/gpu", "8")]));
+    pod.spec = Some(PodSpec { containers: vec![container], ..PodSpec::default() });
+    (Arc::new(pool.unwrap()), reservation.then(|| Arc::new(pod)))
+}
+
+#[test]
+fn an_agent_learns_its_gpus_when_they_are_held() {
+    let entry = |secret: &Secret| build::entry_before(Some(secret), "cpu-1");
+    let expected = build::Devices {
+        pool: "judges".to_owned(),
+        gpus: 4,
+        host_memory_bytes: 200 << 30,
+        reservation: "0-9".to_owned(),
+    };
+    // Beside sandboxes.
+    let beside = |held| Served { gpus: Some(judges(held)), ..served(true) };
+    let none = secret(beside(false), identity, None);
+    assert_eq!(entry(&none).unwrap().gpu, None);
+    let some = secret(beside(true), identity, Some(&none));
+    let told = entry(&some).unwrap();
+    assert_eq!((told.pool.as_str(), told.gpu.as_ref()), ("cpu", Some(&expected)));
+    assert_eq!(secret(beside(false), identity, Some(&some)), some, "until the new pod runs");
+    let gone = secret(served(true), identity, Some(&some));
+    assert_eq!(entry(&gone).unwrap().gpu, None);
+    // Alone.
+    let alone = |held| {
+        let (pool, reservation) = judges(held);
+        Served { pool, reservation, ..served(true) }
+    };
+    assert_eq!(keys(&secret(alone(false), identity, None)), [""; 0]);
+    let some = secret(alone(true), identity, None);
+    let told = entry(&some).unwrap();
+    assert_eq!((told.pool.as_str(), told.reservation.as_deref()), ("judges", Some("0-9")));
+    assert_eq!((told.gpu.as_ref(), told.reserved_memory_bytes), (Some(&expected), 0));
+    assert_eq!(secret(alone(false), identity, Some(&some)), some);
 }
 
 #[test]

@@ -13,11 +13,12 @@ use rollwright_crds::ResourcePool;
 use rollwright_crds::pool::DockerMode;
 use serde_json::json;
 
+use crate::agents::AgentMode;
 use crate::context::Context;
 use crate::controller::{Controller, all, those};
 use crate::error::{CallError, Categorised, named};
-use crate::labels::{AGENT, POOL};
-use crate::pool::{Kubelet, is_bound, serves};
+use crate::labels::{AGENT, GPU_POOL, POOL};
+use crate::pool::{Kubelet, is_bound, queue_of, serves, serves_gpus};
 use crate::stores::Stores;
 use crate::watch::{Change, What};
 
@@ -45,8 +46,16 @@ impl Categorised for NodeError {
     }
 }
 
-/// Our labels of a node: the pool, and the agent.
-type Labels<'a> = (Option<&'a str>, Option<&'a str>);
+/// Our labels of a node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Labels<'a> {
+    /// The CPU pool.
+    pool: Option<&'a str>,
+    /// The GPU pool of a queue.
+    gpu_pool: Option<&'a str>,
+    /// The agent.
+    agent: Option<&'a str>,
+}
 
 /// What the labels should be. `unreadable` says of which pools nobody can tell what they are:
 /// a node that serves one goes on.
@@ -55,16 +64,32 @@ fn wished<'a>(
     pools: &'a [Arc<ResourcePool>],
     unreadable: impl Fn(&str) -> bool,
 ) -> Labels<'a> {
-    if present(node).0.is_some_and(unreadable) {
-        return present(node);
+    let now = present(node);
+    if now.pool.is_some_and(&unreadable) || now.gpu_pool.is_some_and(&unreadable) {
+        return now;
     }
-    let bound = pools.iter().map(|pool| &**pool).filter(|pool| is_bound(pool));
-    let Some(pool) = serves(node, bound) else { return (None, None) };
-    let agent = pool.spec.cpu.as_ref().map(|cpu| match cpu.docker {
-        DockerMode::Host => "host",
-        DockerMode::Dind => "dind",
-    });
-    (pool.metadata.name.as_deref(), agent)
+    let bound = || pools.iter().map(|pool| &**pool).filter(|pool| is_bound(pool));
+    let sandboxes = serves(node, bound());
+    // One agent, which works for one queue, with the node's own Docker.
+    let goes_with = |gpus: &&ResourcePool| {
+        sandboxes.is_none_or(|of| !is_in_docker(of) && queue_of(of) == queue_of(gpus))
+    };
+    let gpus = serves_gpus(node, bound()).filter(goes_with);
+    let mode = match (sandboxes, gpus) {
+        (_, Some(_)) => Some(AgentMode::Gpu),
+        (Some(of), None) if is_in_docker(of) => Some(AgentMode::Dind),
+        (Some(_), None) => Some(AgentMode::Host),
+        (None, None) => None,
+    };
+    Labels {
+        pool: sandboxes.and_then(|pool| pool.metadata.name.as_deref()),
+        gpu_pool: gpus.and_then(|pool| pool.metadata.name.as_deref()),
+        agent: mode.map(AgentMode::as_str),
+    }
+}
+
+fn is_in_docker(pool: &ResourcePool) -> bool {
+    pool.spec.cpu.as_ref().is_some_and(|cpu| cpu.docker == DockerMode::Dind)
 }
 
 /// What they are.
@@ -73,7 +98,7 @@ fn present(node: &Node) -> Labels<'_> {
         let labels = node.metadata.labels.as_ref();
         labels.and_then(|labels| labels.get(key)).map(String::as_str)
     };
-    (label(POOL), label(AGENT))
+    Labels { pool: label(POOL), gpu_pool: label(GPU_POOL), agent: label(AGENT) }
 }
 
 impl Controller for Nodes {
@@ -89,7 +114,7 @@ impl Controller for Nodes {
     fn affected(change: &Change<'_>, stores: &Stores) -> Vec<ObjectRef<Node>> {
         match change.what {
             What::Node(node) if !change.gone => vec![ObjectRef::from_obj(node)],
-            What::Pool(pool) if pool.spec.cpu.is_some() => {
+            What::Pool(pool) if pool.spec.quota.is_none() => {
                 let pools = stores.pools.state();
                 let unreadable = |pool: &str| stores.is_unreadable_pool(pool);
                 those(&stores.nodes, |node| wished(node, &pools, unreadable) != present(node))
@@ -102,18 +127,20 @@ impl Controller for Nodes {
     async fn reconcile(node: Arc<Node>, context: Arc<Context>) -> Result<Action, NodeError> {
         let pools = context.stores.pools.state();
         let stores = &context.stores;
-        let (pool, agent) = wished(&node, &pools, |pool| stores.is_unreadable_pool(pool));
+        let labels = wished(&node, &pools, |pool| stores.is_unreadable_pool(pool));
+        let Labels { pool, gpu_pool, agent } = labels;
         let name = node.metadata.name.as_deref().unwrap_or_default();
-        if (pool, agent) != present(&node) {
+        if labels != present(&node) {
             // A null takes a label away, whoever set it.
-            let patch = json!({"metadata": {"labels": {POOL: pool, AGENT: agent}}});
+            let patch =
+                json!({"metadata": {"labels": {POOL: pool, GPU_POOL: gpu_pool, AGENT: agent}}});
             let api = Api::<Node>::all(context.client.clone());
             let params = PatchParams::default();
             let patch = Patch::Merge(&patch);
             let request = api.patch_metadata(name, &params, &patch);
             let what = || named("Node", None, name);
             context.calls.call("patch", what, request).await?;
-            tracing::info!(node = name, pool, agent, "a node serves another pool");
+            tracing::info!(node = name, pool, gpu_pool, agent, "a node serves another pool");
         }
         if pool.is_none() || !context.read_kubelet {
             context.observed.kubelets.remove(&name.to_owned());

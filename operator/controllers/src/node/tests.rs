@@ -36,6 +36,45 @@ fn node(labels: &[(&str, &str)]) -> Node {
     node
 }
 
+/// Pool and agent of a node without GPUs.
+fn labels<'a>(pool: impl Into<Option<&'a str>>, agent: impl Into<Option<&'a str>>) -> Labels<'a> {
+    Labels { pool: pool.into(), gpu_pool: None, agent: agent.into() }
+}
+
+/// A pool of GPUs that a queue owns.
+fn gpus(name: &str, queue: &str) -> Arc<ResourcePool> {
+    let pool = serde_json::from_value(json!({
+        "apiVersion": "rollwright.dev/v1alpha1", "kind": "ResourcePool",
+        "metadata": {"name": name},
+        "spec": {"gpu": {"nodeSelector": {"gpu": "h20"}, "class": "h20", "gpusPerNode": 8,
+            "profile": {"tflops": 148, "hbm": "96Gi", "hbmTbps": 4}}},
+        "status": {"boundTo": {"kind": "ActionQueue", "namespace": "n", "name": queue}},
+    }));
+    Arc::new(pool.unwrap())
+}
+
+#[test]
+fn the_agent_of_a_node_with_gpus_has_its_sandboxes_too() {
+    let of = |labels: &[(&str, &str)], pools: &[Arc<ResourcePool>]| {
+        let node = node(labels);
+        let Labels { pool, gpu_pool, agent } = wished(&node, pools, |_| false);
+        [pool, gpu_pool, agent].map(|label| label.unwrap_or("-").to_owned())
+    };
+    let both = [("role", "sandbox"), ("gpu", "h20")];
+    let cpu = pool("cpu", 0, Some("sandbox"), true);
+    assert_eq!(of(&[("gpu", "h20")], &[gpus("judges", "q")]), ["-", "judges", "gpu"]);
+    assert_eq!(of(&both, &[Arc::clone(&cpu), gpus("judges", "q")]), ["cpu", "judges", "gpu"]);
+    // An agent works for one queue.
+    assert_eq!(of(&both, &[Arc::clone(&cpu), gpus("judges", "other")]), ["cpu", "-", "host"]);
+    let mut dind = ResourcePool::clone(&cpu);
+    dind.spec.cpu.as_mut().unwrap().docker = DockerMode::Dind;
+    assert_eq!(of(&both, &[Arc::new(dind), gpus("judges", "q")]), ["cpu", "-", "dind"]);
+    // Workers of a job ask for their GPUs themselves.
+    let mut jobs = ResourcePool::clone(&gpus("h20", "q"));
+    jobs.status.as_mut().unwrap().bound_to.as_mut().unwrap().kind = "RolloutJob".to_owned();
+    assert_eq!(of(&both, &[Arc::new(jobs)]), ["-", "-", "-"]);
+}
+
 #[test]
 fn a_node_serves_the_oldest_bound_pool_that_matches_and_stays() {
     let pools = [
@@ -45,12 +84,12 @@ fn a_node_serves_the_oldest_bound_pool_that_matches_and_stays() {
         pool("other", 0, Some("web"), true),
     ];
     let fresh = node(&[("role", "sandbox")]);
-    assert_eq!(wished(&fresh, &pools, |_| false), (Some("old"), Some("host")));
+    assert_eq!(wished(&fresh, &pools, |_| false), labels("old", "host"));
     let settled = node(&[("role", "sandbox"), (POOL, "young"), (AGENT, "host")]);
     assert_eq!(wished(&settled, &pools, |_| false), present(&settled));
     // Its pool is gone, or no longer matches.
     let stray = node(&[("role", "none"), (POOL, "young"), (AGENT, "host")]);
-    assert_eq!(wished(&stray, &pools, |_| false), (None, None));
+    assert_eq!(wished(&stray, &pools, |_| false), labels(None, None));
 }
 
 #[test]
@@ -58,8 +97,8 @@ fn a_node_of_a_pool_that_cannot_be_read_keeps_its_labels() {
     let other = [pool("other", 1, Some("sandbox"), true)];
     let settled = node(&[("role", "sandbox"), (POOL, "odd"), (AGENT, "dind")]);
     let odd = |pool: &str| pool == "odd";
-    assert_eq!(wished(&settled, &other, odd), (Some("odd"), Some("dind")));
-    assert_eq!(wished(&settled, &other, |_| false), (Some("other"), Some("host")));
+    assert_eq!(wished(&settled, &other, odd), labels("odd", "dind"));
+    assert_eq!(wished(&settled, &other, |_| false), labels("other", "host"));
     let fresh = node(&[("role", "sandbox")]);
-    assert_eq!(wished(&fresh, &other, odd), (Some("other"), Some("host")));
+    assert_eq!(wished(&fresh, &other, odd), labels("other", "host"));
 }

@@ -1,7 +1,9 @@
-//! Step three: the reservation pods of a CPU pool. Pure.
+//! Step three: the reservation pods of a pool. Pure.
 //!
-//! A reservation is a Guaranteed pod that asks for a node's cores and memory and does nothing:
-//! the scheduler then gives them to nobody else, and its cgroup holds the sandboxes.
+//! A reservation is a Guaranteed pod that asks for a node's cores and memory, or for its GPUs,
+//! and does nothing: the scheduler then gives them to nobody else. Its cgroup holds the
+//! sandboxes; the GPUs are shared by reward services, which Kubernetes' own counting of whole
+//! devices would not allow.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,12 +12,15 @@ use k8s_openapi::api::core::v1::{
     Pod, PodSpec, ResourceRequirements, Toleration,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use rollwright_crds::ByteSize;
 use rollwright_crds::ResourcePool;
-use rollwright_crds::pool::CpuPool;
+use rollwright_crds::pool::{CpuPool, DockerMode, GpuPool};
 
+use super::claims::QUEUE;
 use super::fetch::{NodeUse, Seen};
-use super::nodes::{Requests, has_ended};
+use super::nodes::{GPU, Requests, has_ended};
 use super::validate::{Sort, Validated};
+use crate::agents::{AgentMode, AgentRequests};
 use crate::apply::{hash, hex};
 use crate::hardening;
 use crate::labels::{CONFIG_HASH, Component};
@@ -27,24 +32,63 @@ const LEAST_MEMORY: u64 = 64 << 20;
 /// Memory is reserved in steps of a MiB.
 const STEP: u64 = 1 << 20;
 
-/// What a node can give to sandboxes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Cores of a reservation of GPUs, in thousandths: it does nothing.
+const IDLE: &str = "10m";
+
+/// What a node can give to sandboxes or to reward services.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Offer {
     pub(crate) cores: u32,
     pub(crate) memory: u64,
+    pub(crate) gpus: u32,
+}
+
+impl Offer {
+    fn holds(self, other: Self) -> bool {
+        other.cores <= self.cores && other.memory <= self.memory && other.gpus <= self.gpus
+    }
+}
+
+/// What other pods of a node ask for, its agent among them even before its pod is there: a
+/// reservation that is made first would leave it no room, and it would put out other pods.
+fn used(node: &NodeUse, mode: AgentMode, agents: &AgentRequests) -> Requests {
+    if node.agent {
+        return node.used;
+    }
+    let (milli, memory) = agents.of(mode);
+    node.used.plus(Requests { milli, memory, gpus: 0 })
 }
 
 /// What a node can give when its other pods keep what they asked for, and at most what the pool
 /// does not keep back (for them, among others); none when that is less than a core or
 /// [`LEAST_MEMORY`].
-pub(super) fn offer(node: &NodeUse, cpu: &CpuPool) -> Option<Offer> {
-    let free = node.size.milli.saturating_sub(node.used.milli) / 1000;
+fn offer(node: &NodeUse, cpu: &CpuPool, agents: &AgentRequests) -> Option<Offer> {
+    let mode = match cpu.docker {
+        DockerMode::Host => AgentMode::Host,
+        DockerMode::Dind => AgentMode::Dind,
+    };
+    let used = used(node, mode, agents);
+    let free = node.size.milli.saturating_sub(used.milli) / 1000;
     let ours = node.size.machine_cores.saturating_sub(cpu.reserved_cores);
     let cores = u32::try_from(free).unwrap_or(u32::MAX).min(ours);
-    let kept = cpu.reserved_memory.map_or(0, rollwright_crds::ByteSize::bytes);
+    let kept = cpu.reserved_memory.map_or(0, ByteSize::bytes);
     let ours = node.size.machine_memory.saturating_sub(kept);
-    let memory = node.size.memory.saturating_sub(node.used.memory).min(ours) / STEP * STEP;
-    (cores > 0 && memory >= LEAST_MEMORY).then_some(Offer { cores, memory })
+    let memory = node.size.memory.saturating_sub(used.memory).min(ours) / STEP * STEP;
+    (cores > 0 && memory >= LEAST_MEMORY).then_some(Offer { cores, memory, gpus: 0 })
+}
+
+/// All GPUs of a node, with the memory that engines may hold; none when another pod has one of
+/// them, as nobody can tell which, or when the memory is not there.
+fn offer_of_gpus(node: &NodeUse, gpu: &GpuPool, agents: &AgentRequests) -> Option<Offer> {
+    let used = used(node, AgentMode::Gpu, agents);
+    let free = node.size.memory.saturating_sub(used.memory) / STEP * STEP;
+    let memory = gpu.host_memory.map_or(free, |memory| memory.bytes().div_ceil(STEP) * STEP);
+    let whole = node.size.gpus > 0 && used.gpus == 0;
+    (whole && memory >= LEAST_MEMORY && memory <= free).then_some(Offer {
+        cores: 0,
+        memory,
+        gpus: node.size.gpus,
+    })
 }
 
 /// What is to change about the reservations.
@@ -70,9 +114,16 @@ pub(super) fn reservations(
     settings: &Settings,
 ) -> Reservations {
     let mut changes = Reservations::default();
-    let Sort::Cpu(cpu) = validated.sort else { return changes };
-    let wanted = seen.ownership.owner.is_some();
-    let config = config_hash(cpu);
+    let agents = &settings.agent_requests;
+    let (wanted, config) = match validated.sort {
+        Sort::Cpu(cpu) => (seen.ownership.owner.is_some(), config_hash(cpu)),
+        // The workers of jobs ask for their GPUs themselves.
+        Sort::Gpu(gpu) => {
+            let owner = seen.ownership.owner.as_ref();
+            (owner.is_some_and(|owner| owner.kind == QUEUE), short_hash(&gpu.host_memory))
+        }
+        Sort::Quota => return changes,
+    };
     let mut there: BTreeMap<&str, &Pod> = seen
         .reservations
         .iter()
@@ -81,7 +132,11 @@ pub(super) fn reservations(
     for node in &seen.nodes {
         let name = pod_name(validated.name, &node.name);
         let pod = there.remove(name.as_str());
-        let possible = offer(node, cpu);
+        let possible = match validated.sort {
+            Sort::Cpu(cpu) => offer(node, cpu, agents),
+            Sort::Gpu(gpu) => offer_of_gpus(node, gpu, agents),
+            Sort::Quota => None,
+        };
         match (pod, possible) {
             (Some(pod), _) if wanted && stands(pod, &config) && has_room(pod, possible) => {
                 changes.offers.insert(node.name.clone(), held(pod));
@@ -122,20 +177,19 @@ fn stands(pod: &Pod, config: &str) -> bool {
 /// ever: it is made anew for what they left, since no sandbox lives in it yet.
 fn has_room(pod: &Pod, possible: Option<Offer>) -> bool {
     let placed = pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some());
-    let Offer { cores, memory } = held(pod);
-    placed || possible.is_some_and(|offer| cores <= offer.cores && memory <= offer.memory)
+    placed || possible.is_some_and(|offer| offer.holds(held(pod)))
 }
 
 /// What a reservation holds.
 pub(crate) fn held(pod: &Pod) -> Offer {
     let requests = Requests::of(pod);
     let cores = u32::try_from(requests.milli / 1000).unwrap_or(u32::MAX);
-    Offer { cores, memory: requests.memory }
+    Offer { cores, memory: requests.memory, gpus: requests.gpus }
 }
 
 /// What of a pool's spec a reservation follows.
 fn config_hash(cpu: &CpuPool) -> String {
-    let parts = (cpu.reserved_cores, cpu.reserved_memory.map(rollwright_crds::ByteSize::bytes));
+    let parts = (cpu.reserved_cores, cpu.reserved_memory.map(ByteSize::bytes));
     short_hash(&parts)
 }
 
@@ -156,11 +210,15 @@ fn build(
     config: &str,
     settings: &Settings,
 ) -> Pod {
+    let cpu = if offer.gpus > 0 { IDLE.to_owned() } else { offer.cores.to_string() };
+    let gpus = (offer.gpus > 0).then(|| (GPU.to_owned(), Quantity(offer.gpus.to_string())));
     let resources: BTreeMap<String, Quantity> = [
-        ("cpu".to_owned(), Quantity(offer.cores.to_string())),
+        ("cpu".to_owned(), Quantity(cpu)),
         ("memory".to_owned(), Quantity(format!("{}Mi", offer.memory / STEP))),
     ]
-    .into();
+    .into_iter()
+    .chain(gpus)
+    .collect();
     let own = settings.reservation_image.is_none();
     let container = Container {
         name: "reservation".to_owned(),

@@ -12,6 +12,7 @@ use super::nodes::{
     self, Requests, Size, compatible, has_ended, is_of_node, is_ready, is_reservation, matches,
     selector,
 };
+use crate::agents::is_agent;
 use crate::context::Context;
 use crate::labels;
 use crate::observed::{Observed, QueueSnapshot};
@@ -44,6 +45,8 @@ pub(super) struct NodeUse {
     pub(super) size: Size,
     /// All pods but our reservations.
     pub(super) used: Requests,
+    /// An agent is among them.
+    pub(super) agent: bool,
     /// Pods that are neither reservations nor of the node itself ask for CPU.
     pub(super) others: bool,
     pub(super) kubelet: Option<Arc<super::Kubelet>>,
@@ -146,6 +149,7 @@ fn nodes_of(
             }
             let requests = Requests::of(&pod);
             node.used = node.used.plus(requests);
+            node.agent |= is_agent(&pod, namespace);
             // A queue or gateway of ours disturbs sandboxes as much as anybody's pod.
             node.others |= !is_of_node(&pod) && requests.milli > 0;
         }

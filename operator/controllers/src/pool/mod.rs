@@ -11,7 +11,7 @@ use kube::runtime::controller::Action;
 use kube::runtime::reflector::{ObjectRef, Store};
 use rollwright_crds::ResourcePool;
 use rollwright_crds::conditions::{reasons, types};
-use rollwright_crds::pool::ResourcePoolStatus;
+use rollwright_crds::pool::{PoolOwner, ResourcePoolStatus};
 
 use crate::apply::Site;
 use crate::conditions::{self, Wish};
@@ -39,7 +39,7 @@ use build::Reservations;
 pub(crate) use build::{Offer, held, pod_name};
 pub use claims::allows;
 pub use dedication::Kubelet;
-pub(crate) use nodes::{GPU, Requests, Size, has_ended, is_reservation, serves};
+pub(crate) use nodes::{GPU, Requests, Size, has_ended, is_reservation, serves, serves_gpus};
 pub(crate) use status::is_running;
 
 /// Field managers.
@@ -74,6 +74,12 @@ impl Categorised for PoolError {
 /// Whether somebody owns the pool, as its status has it.
 pub(crate) fn is_bound(pool: &ResourcePool) -> bool {
     pool.status.as_ref().is_some_and(|status| status.bound_to.is_some())
+}
+
+/// The queue that owns the pool, as its status has it.
+pub(crate) fn queue_of(pool: &ResourcePool) -> Option<&PoolOwner> {
+    let owner = pool.status.as_ref().and_then(|status| status.bound_to.as_ref());
+    owner.filter(|owner| owner.kind == claims::QUEUE)
 }
 
 impl Controller for Pools {
@@ -177,6 +183,7 @@ async fn reconcile(pool: &ResourcePool, context: &Context) -> Result<Action, Poo
     // What queues and kubelets say is no event.
     let unknown = context.read_kubelet && seen.nodes.iter().any(|node| node.kubelet.is_none());
     let look = seen.snapshot.is_some() || (pool.spec.cpu.is_some() && unknown);
+    let look = look || (pool.spec.gpu.is_some() && queue_of(pool).is_some());
     Ok(if look { Action::requeue(LOOK) } else { Action::await_change() })
 }
 
@@ -242,7 +249,9 @@ async fn write(
 /// Conditions in their usual state, and pods on their way, are not.
 fn is_worth_an_event(wish: &Wish) -> bool {
     match wish.kind() {
-        types::READY => wish.reason() != reasons::WAITING_FOR_PODS,
+        types::READY => {
+            !matches!(wish.reason(), reasons::WAITING_FOR_PODS | reasons::WAITING_FOR_QUEUE)
+        }
         types::BOUND => true,
         _ => wish.holds(),
     }

@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::jiff::Timestamp;
 use rollwright_crds::{ResourcePool, ResourcePoolSpec};
 
-use crate::labels::{COMPONENT, Component};
+use crate::labels::{self, COMPONENT, Component};
 use crate::quantity::{milli, units};
 use crate::trim::is_ours;
 
@@ -44,12 +44,33 @@ pub(crate) fn serves<'a>(
     node: &Node,
     pools: impl IntoIterator<Item = &'a ResourcePool>,
 ) -> Option<&'a ResourcePool> {
-    let label = node.metadata.labels.as_ref().and_then(|labels| labels.get(crate::labels::POOL));
     let fits = |pool: &&ResourcePool| {
         let cpu = pool.spec.cpu.as_ref();
         cpu.is_some_and(|cpu| matches(&cpu.node_selector, node))
     };
-    pools.into_iter().filter(fits).min_by_key(|pool| {
+    first(node, labels::POOL, pools.into_iter().filter(fits))
+}
+
+/// The same among GPU pools: of those that a queue owns.
+pub(crate) fn serves_gpus<'a>(
+    node: &Node,
+    pools: impl IntoIterator<Item = &'a ResourcePool>,
+) -> Option<&'a ResourcePool> {
+    let fits = |pool: &&ResourcePool| {
+        let gpu = pool.spec.gpu.as_ref();
+        gpu.is_some_and(|gpu| matches(&gpu.node_selector, node)) && super::queue_of(pool).is_some()
+    };
+    first(node, labels::GPU_POOL, pools.into_iter().filter(fits))
+}
+
+/// The pool that a node is labelled with, else the oldest, then the first by name.
+fn first<'a>(
+    node: &Node,
+    label: &str,
+    pools: impl Iterator<Item = &'a ResourcePool>,
+) -> Option<&'a ResourcePool> {
+    let label = node.metadata.labels.as_ref().and_then(|labels| labels.get(label));
+    pools.min_by_key(|pool| {
         let name = pool.metadata.name.as_deref().unwrap_or_default();
         let created = pool.metadata.creation_timestamp.as_ref();
         let created = created.map_or(Timestamp::MAX, |time| time.0);

@@ -7,10 +7,12 @@ use rollwright_crds::{ResourcePool, ResourcePoolSpec};
 
 use super::build::Reservations;
 use super::chunks::{self, SIZES};
+use super::claims::QUEUE;
 use super::dedication;
 use super::fetch::{NodeUse, Seen};
 use super::validate::{Invalid, Sort, Validated};
 use crate::conditions::Wish;
+use crate::observed::GpuPoolSnapshot;
 
 /// Names listed in a message, at most.
 const LISTED: usize = 5;
@@ -30,7 +32,14 @@ pub(super) fn figures(
     };
     match validated.sort {
         Sort::Cpu(_) => cpu(&mut status, seen, reservations),
-        Sort::Gpu { per_node } => gpu(&mut status, &seen.nodes, per_node),
+        Sort::Gpu(gpu) if is_queues(seen) => {
+            status.capacity.gpus =
+                seen.nodes.iter().map(|node| node.size.gpus.min(gpu.gpus_per_node)).sum();
+            if let Some(snapshot) = of_gpus(validated, seen) {
+                shared(&mut status, snapshot);
+            }
+        }
+        Sort::Gpu(gpu) => counted(&mut status, &seen.nodes, gpu.gpus_per_node),
         Sort::Quota => status.quotas = quotas(&pool.spec, seen),
     }
     status
@@ -48,7 +57,31 @@ fn cpu(status: &mut ResourcePoolStatus, seen: &Seen, reservations: &Reservations
     status.in_use = PoolAmounts { cores, memory: ByteSize::try_from(memory).ok(), gpus: 0 };
 }
 
-fn gpu(status: &mut ResourcePoolStatus, nodes: &[NodeUse], per_node: u32) {
+/// Whether a queue has the pool.
+fn is_queues(seen: &Seen) -> bool {
+    seen.ownership.owner.as_ref().is_some_and(|owner| owner.kind == QUEUE)
+}
+
+/// What the queue says of its pool of GPUs.
+fn of_gpus<'a>(validated: &Validated<'_>, seen: &'a Seen) -> Option<&'a GpuPoolSnapshot> {
+    seen.snapshot.as_ref().and_then(|snapshot| snapshot.gpu_pool(validated.name))
+}
+
+/// GPUs that reward services share: as their queue has them.
+fn shared(status: &mut ResourcePoolStatus, snapshot: &GpuPoolSnapshot) {
+    let chunks = SIZES.iter().zip(snapshot.free_chunks);
+    let free: u32 = chunks.clone().map(|(gpus, count)| gpus * count).sum();
+    status.in_use.gpus = snapshot.gpus.saturating_sub(snapshot.lost).saturating_sub(free);
+    status.free_chunks = chunks
+        .filter(|(_, count)| *count > 0)
+        .map(|(gpus, count)| FreeChunks { gpus: *gpus, count })
+        .collect();
+    status.fragmentation = (free > 0).then(|| f64::from(snapshot.fragmentation) / 1000.0);
+    status.residents.clone_from(&snapshot.residents);
+}
+
+/// GPUs that pods ask for.
+fn counted(status: &mut ResourcePoolStatus, nodes: &[NodeUse], per_node: u32) {
     let usable = |node: &NodeUse| node.size.gpus.min(per_node);
     let free: Vec<[u32; 4]> =
         nodes.iter().map(|node| chunks::free(usable(node), node.used.gpus)).collect();
@@ -109,21 +142,24 @@ fn ready(validated: &Validated<'_>, seen: &Seen, reservations: &Reservations) ->
         let message = "no ready node has the labels of nodeSelector and serves this pool";
         return no(reasons::NO_NODES, message.to_owned());
     }
-    let Sort::Cpu(_) = validated.sort else {
+    if let Sort::Gpu(_) = validated.sort {
         let without = seen.nodes.iter().filter(|node| node.size.gpus == 0);
         let without: Vec<&str> = without.map(|node| node.name.as_str()).collect();
         if without.len() == seen.nodes.len() {
             let message = format!("no GPUs are reported by {}", listed(&without));
             return no(reasons::NO_CAPACITY, message);
         }
-        return Wish::is_true(types::READY, reasons::AS_SPECIFIED, "");
-    };
+        if !is_queues(seen) {
+            return Wish::is_true(types::READY, reasons::AS_SPECIFIED, "");
+        }
+    }
     if !reservations.full.is_empty() {
         let full: Vec<&str> = reservations.full.iter().map(String::as_str).collect();
-        let message = format!(
-            "other pods and what the pool keeps back leave less than a core or 64Mi on {}",
-            listed(&full)
-        );
+        let lack = match validated.sort {
+            Sort::Gpu(_) => "other pods have GPUs, or more memory than hostMemory leaves, on",
+            _ => "other pods and what the pool keeps back leave less than a core or 64Mi on",
+        };
+        let message = format!("{lack} {}", listed(&full));
         return no(reasons::NO_CAPACITY, message);
     }
     let changing = reservations.make.len() + reservations.delete.len();
@@ -131,6 +167,32 @@ fn ready(validated: &Validated<'_>, seen: &Seen, reservations: &Reservations) ->
     if seen.ownership.owner.is_some() && (changing > 0 || running < seen.nodes.len()) {
         let message = format!("{running} of {} reservation pods run", seen.nodes.len());
         return no(reasons::WAITING_FOR_PODS, message);
+    }
+    if let Sort::Gpu(_) = validated.sort {
+        return offered(validated, seen);
+    }
+    Wish::is_true(types::READY, reasons::AS_SPECIFIED, "")
+}
+
+/// Whether the agents of a queue's pool of GPUs offer them.
+fn offered(validated: &Validated<'_>, seen: &Seen) -> Wish {
+    let no = |reason, message: String| Wish::is_false(types::READY, reason, message);
+    let all = seen.nodes.len();
+    let Some(snapshot) = of_gpus(validated, seen) else {
+        let message = "its queue does not say yet what its GPUs hold".to_owned();
+        return no(reasons::WAITING_FOR_QUEUE, message);
+    };
+    if snapshot.nodes < count(all) {
+        let message = format!(
+            "the agents of {} of {all} nodes offer their GPUs; a node of another queue's cpu pool, \
+             or of one with docker: Dind, offers none",
+            snapshot.nodes
+        );
+        return no(reasons::AGENTS_DISCONNECTED, message);
+    }
+    if snapshot.lost > 0 {
+        let message = format!("{} of {} GPUs fell off", snapshot.lost, snapshot.gpus);
+        return no(reasons::NO_CAPACITY, message);
     }
     Wish::is_true(types::READY, reasons::AS_SPECIFIED, "")
 }

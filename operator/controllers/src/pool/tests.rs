@@ -3,15 +3,16 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::runtime::watcher::Event;
 use rollwright_crds::ResourcePool;
 use rollwright_crds::conditions::{reasons, types};
-use rollwright_crds::pool::{FreeChunks, ResourcePoolStatus};
+use rollwright_crds::pool::{FreeChunks, Resident, ResourcePoolStatus};
 use serde_json::{Value, json};
 
 use super::build::Reservations;
 use super::validate::validate;
 use super::*;
+use crate::agents::AgentRequest;
 use crate::fake_api::FakeApi;
 use crate::golden;
-use crate::observed::{NodeSnapshot, Observed, QueueSnapshot};
+use crate::observed::{GpuPoolSnapshot, NodeSnapshot, Observed, QueueSnapshot};
 use crate::settings::{Settings, Storage};
 use crate::startup::Watches;
 use crate::trim;
@@ -23,6 +24,10 @@ fn settings() -> Settings {
         image_pull_policy: "IfNotPresent".to_owned(),
         reservation_image: None,
         reservation_priority_class: Some("reservations".to_owned()),
+        agent_requests: ["host:200m:1Gi", "dind:1:2Gi", "gpu:500m:1Gi"]
+            .iter()
+            .map(|text| text.parse::<AgentRequest>().unwrap())
+            .collect(),
         metrics_secret: "rollwright-metrics".to_owned(),
         storage: Storage::Ephemeral,
     }
@@ -71,6 +76,18 @@ impl World {
             "metadata": {"name": name, "namespace": "web"},
             "spec": {"nodeName": node,
                 "containers": [{"name": "c", "resources": {"requests": requests}}]},
+            "status": {"phase": "Running"},
+        }));
+    }
+
+    /// The agent of a node.
+    fn agent(&mut self, node: &str, requests: &Value) {
+        self.pod(&json!({
+            "metadata": {"name": format!("agent-{node}"), "namespace": "rollwright",
+                "ownerReferences": [{"apiVersion": "apps/v1", "kind": "DaemonSet",
+                    "name": "rollwright-agent-host", "uid": "ds", "controller": true}]},
+            "spec": {"nodeName": node,
+                "containers": [{"name": "agent", "resources": {"requests": requests}}]},
             "status": {"phase": "Running"},
         }));
     }
@@ -339,6 +356,28 @@ fn what_the_pool_keeps_back_is_there_for_the_other_pods() {
     assert_eq!(world.pass(&pool).1.capacity.cores, 6);
 }
 
+/// Else a reservation takes all that is free, and the agent puts out another pod for its room.
+#[test]
+fn a_reservation_leaves_room_for_the_agent_that_is_not_there_yet() {
+    let memory = |world: &World, pool: &ResourcePool| {
+        let (changes, ..) = world.pass(pool);
+        held(&changes.make[0]).memory
+    };
+    for (docker, agents) in [("Host", 1_u64 << 30), ("Dind", 2 << 30)] {
+        let (mut world, _) = cpu_world();
+        let pool = world
+            .pool("cpu", &json!({"cpu": {"nodeSelector": {"role": "sandbox"}, "docker": docker}}));
+        world.queue("tools", &json!(["cpu"]));
+        assert_eq!(memory(&world, &pool), (15 << 30) - agents);
+        // It is there: what it asks for counts, and once.
+        world.agent("a", &json!({"cpu": "100m", "memory": "3Gi"}));
+        assert_eq!(memory(&world, &pool), 12 << 30);
+        // Those of other nodes change nothing here.
+        world.agent("b", &json!({"cpu": "100m", "memory": "3Gi"}));
+        assert_eq!(memory(&world, &pool), 12 << 30);
+    }
+}
+
 #[test]
 fn a_full_node_is_said_so() {
     let (mut world, pool) = cpu_world();
@@ -392,6 +431,92 @@ fn gpus_are_counted_from_what_pods_ask_for() {
     assert_eq!(figures.free_chunks, chunks);
     assert_eq!(figures.fragmentation, Some(0.077));
     assert_eq!(wish(&wished, types::READY), (true, reasons::AS_SPECIFIED));
+}
+
+/// A node with eight GPUs and 500 Gi, and the pool of them.
+fn gpu_world(more: &Value) -> (World, ResourcePool) {
+    let mut world = World::new();
+    let size = json!({"cpu": "64", "memory": "500Gi", "nvidia.com/gpu": "8"});
+    world.node("g1", &json!({"gpu": "h20"}), &size);
+    let mut spec = json!({"nodeSelector": {"gpu": "h20"}, "class": "h20", "gpusPerNode": 8,
+        "profile": {"tflops": 148, "hbm": "96Gi", "hbmTbps": 4}});
+    spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    let pool = world.pool("judges", &json!({"gpu": spec}));
+    world.queue("tools", &json!(["judges"]));
+    (world, pool)
+}
+
+#[test]
+fn a_queues_gpus_are_held_whole() {
+    let (mut world, pool) = gpu_world(&json!({"hostMemory": "200Gi"}));
+    let (changes, figures, wished) = world.pass(&pool);
+    golden::check("pool", "reservation-of-gpus", &changes.make);
+    assert_eq!((figures.capacity.gpus, figures.in_use.gpus), (8, 0));
+    assert_eq!(wish(&wished, types::READY), (false, reasons::WAITING_FOR_PODS));
+    let mut pod = made(&changes, "Running");
+    pod["spec"]["nodeName"] = json!("g1");
+    world.pod(&pod);
+    let (changes, _, wished) = world.pass(&pool);
+    assert_eq!((changes.make.len(), changes.delete.len()), (0, 0));
+    assert_eq!(wish(&wished, types::READY), (false, reasons::WAITING_FOR_QUEUE));
+    // The queue lets go of them.
+    world.queue("tools", &json!(["another"]));
+    assert_eq!(world.pass(&pool).0.delete.len(), 1);
+}
+
+#[test]
+fn gpus_that_another_pod_has_are_not_shared() {
+    let (mut world, pool) = gpu_world(&json!({}));
+    let (changes, ..) = world.pass(&pool);
+    assert_eq!(held(&changes.make[0]).memory, 499 << 30, "what others leave, less the agent");
+    world.stranger("w", "g1", &json!({"nvidia.com/gpu": "1"}));
+    let (changes, _, wished) = world.pass(&pool);
+    assert!(changes.make.is_empty(), "nobody can tell which one it is");
+    assert_eq!(wish(&wished, types::READY), (false, reasons::NO_CAPACITY));
+    let (world, pool) = gpu_world(&json!({"hostMemory": "600Gi"}));
+    assert_eq!(wish(&world.pass(&pool).2, types::READY), (false, reasons::NO_CAPACITY));
+}
+
+#[test]
+fn what_the_queue_says_of_its_gpus_is_taken_over() {
+    let (mut world, pool) = gpu_world(&json!({"hostMemory": "200Gi"}));
+    let mut pod = made(&world.pass(&pool).0, "Running");
+    pod["spec"]["nodeName"] = json!("g1");
+    world.pod(&pod);
+    let resident = Resident {
+        service: "research.judge".to_owned(),
+        node: "g1".to_owned(),
+        first_gpu: 0,
+        degree: 2,
+    };
+    let mut snapshot = GpuPoolSnapshot {
+        pool: "judges".to_owned(),
+        nodes: 1,
+        gpus: 8,
+        free_chunks: [0, 1, 1, 0],
+        fragmentation: 333,
+        residents: vec![resident.clone()],
+        ..GpuPoolSnapshot::default()
+    };
+    let say = |world: &World, snapshot: &GpuPoolSnapshot| {
+        let gpu_pools = vec![snapshot.clone()];
+        let snapshot = QueueSnapshot { gpu_pools, ..QueueSnapshot::default() };
+        world.observed.queues.put(("research".to_owned(), "tools".to_owned()), snapshot);
+    };
+    say(&world, &snapshot);
+    let (_, figures, wished) = world.pass(&pool);
+    assert_eq!((figures.capacity.gpus, figures.in_use.gpus), (8, 2));
+    let chunks = [(2, 1), (4, 1)].map(|(gpus, count)| FreeChunks { gpus, count });
+    assert_eq!((figures.free_chunks, figures.fragmentation), (chunks.to_vec(), Some(0.333)));
+    assert_eq!(figures.residents, [resident]);
+    assert_eq!(wish(&wished, types::READY), (true, reasons::AS_SPECIFIED));
+    // A GPU fell off; the agent is away.
+    snapshot.lost = 1;
+    say(&world, &snapshot);
+    assert_eq!(wish(&world.pass(&pool).2, types::READY), (false, reasons::NO_CAPACITY));
+    snapshot.nodes = 0;
+    say(&world, &snapshot);
+    assert_eq!(wish(&world.pass(&pool).2, types::READY), (false, reasons::AGENTS_DISCONNECTED));
 }
 
 #[test]

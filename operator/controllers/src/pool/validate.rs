@@ -1,6 +1,6 @@
 //! Step two: what the pool wants, checked. Pure.
 
-use rollwright_crds::pool::CpuPool;
+use rollwright_crds::pool::{CpuPool, GpuPool};
 use rollwright_crds::{ResourcePool, rules::Violation};
 
 /// A pool whose spec holds together.
@@ -14,7 +14,7 @@ pub(super) struct Validated<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Sort<'a> {
     Cpu(&'a CpuPool),
-    Gpu { per_node: u32 },
+    Gpu(&'a GpuPool),
     Quota,
 }
 
@@ -27,7 +27,7 @@ pub(super) fn validate(pool: &ResourcePool) -> Result<Validated<'_>, Invalid> {
     let violations = pool.spec.validate();
     let sort = match (&pool.spec.cpu, &pool.spec.gpu) {
         (Some(cpu), _) => Sort::Cpu(cpu),
-        (None, Some(gpu)) => Sort::Gpu { per_node: gpu.gpus_per_node },
+        (None, Some(gpu)) => Sort::Gpu(gpu),
         (None, None) => Sort::Quota,
     };
     if !violations.is_empty() {

@@ -116,7 +116,8 @@ fn data<const N: usize>(entries: [(&str, ByteString); N]) -> BTreeMap<String, By
     entries.map(|(key, value)| (key.to_owned(), value)).into()
 }
 
-/// What the queue reads at its start: itself and its pools, without metadata that changes.
+/// What the queue reads at its start: itself, its pools and its reward services, without metadata
+/// that changes.
 fn manifests(of: &Validated<'_>) -> Result<String, serde_yaml::Error> {
     let queue = json!({
         "apiVersion": rollwright_crds::ActionQueue::api_version(&()),
@@ -132,7 +133,16 @@ fn manifests(of: &Validated<'_>) -> Result<String, serde_yaml::Error> {
             "spec": pool.spec,
         })
     });
-    let documents = std::iter::once(queue).chain(pools).map(|of| serde_yaml::to_string(&of));
+    let rewards = of.rewards.iter().map(|service| {
+        json!({
+            "apiVersion": rollwright_crds::RewardService::api_version(&()),
+            "kind": "RewardService",
+            "metadata": {"name": service.metadata.name, "namespace": of.namespace},
+            "spec": service.spec,
+        })
+    });
+    let documents = std::iter::once(queue).chain(pools).chain(rewards);
+    let documents = documents.map(|of| serde_yaml::to_string(&of));
     Ok(documents.collect::<Result<Vec<_>, _>>()?.join("---\n"))
 }
 

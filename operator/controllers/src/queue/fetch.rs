@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Secret};
-use rollwright_crds::{ActionQueue, ResourcePool};
+use rollwright_crds::{ActionQueue, ResourcePool, RewardService};
 
 use crate::context::Context;
 use crate::error::CallError;
 use crate::identity::Issuer;
 use crate::observed::QueueSnapshot;
+use crate::reward;
+use crate::stores::Stores;
 
 /// Names of what belongs to a queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,6 +49,8 @@ impl Names {
 pub(super) struct Seen {
     /// The pools that it names and that exist.
     pub(super) pools: BTreeMap<String, Arc<ResourcePool>>,
+    /// The models on GPUs whose calls it schedules, by name.
+    pub(super) rewards: BTreeMap<String, Arc<RewardService>>,
     /// Keys and issuer of the API server.
     pub(super) issuer: Option<Arc<Issuer>>,
     /// The Secret of the release with the token of `/metrics`.
@@ -80,6 +84,7 @@ pub(super) async fn seen(queue: &ActionQueue, context: &Context) -> Result<Seen,
     let generation = set.as_ref().and_then(|set| set.metadata.generation);
     Ok(Seen {
         pools: pools.filter_map(|name| Some((name.to_string(), stores.pool(name)?))).collect(),
+        rewards: rewards(namespace, name, stores),
         issuer: context.issuer(),
         metrics_secret: context.settings.metrics_secret.clone(),
         metrics_token: context.metrics_token().await?,
@@ -98,6 +103,23 @@ pub(super) async fn seen(queue: &ActionQueue, context: &Context) -> Result<Seen,
         }),
         snapshot: context.observed.queues.get(&(namespace.to_owned(), name.to_owned())),
     })
+}
+
+/// Those that would be refused are left out, with their conditions to say why: the others go on.
+fn rewards(namespace: &str, queue: &str, stores: &Stores) -> BTreeMap<String, Arc<RewardService>> {
+    let its = stores.rewards.state_filter(|service| {
+        service.metadata.namespace.as_deref() == Some(namespace)
+            && service.metadata.deletion_timestamp.is_none()
+            && service.spec.gpu.as_ref().is_some_and(|gpu| gpu.queue.as_str() == queue)
+    });
+    let named = its.into_iter().filter_map(|of| Some((of.metadata.name.clone()?, of)));
+    named
+        .filter(|(_, service)| {
+            let gpu = service.spec.gpu.as_ref();
+            let pool = gpu.and_then(|gpu| stores.pool(&gpu.pool));
+            reward::fits(service, stores.queue(namespace, queue).as_deref(), pool.as_deref())
+        })
+        .collect()
 }
 
 impl Seen {

@@ -101,10 +101,12 @@ impl Controller for Queues {
                 let namespace = meta.namespace.as_deref().unwrap_or_default();
                 queue.map(|name| ObjectRef::new(name).within(namespace)).into_iter().collect()
             }
+            // It may have named another queue before.
+            What::Reward(service) => those(&stores.queues, |queue| {
+                queue.metadata.namespace == service.metadata.namespace
+            }),
             What::Everything => all(&stores.queues),
-            What::Queue(_) | What::Job(_) | What::Reward(_) | What::Node(_) | What::Pod(_) => {
-                Vec::new()
-            }
+            What::Queue(_) | What::Job(_) | What::Node(_) | What::Pod(_) => Vec::new(),
         }
     }
 

@@ -2,15 +2,18 @@
 
 use std::time::Duration;
 
-use rollwright_proto::v1::StatsRequest;
+use rollwright_crds::pool::Resident;
 use rollwright_proto::v1::action_service_client::ActionServiceClient;
+use rollwright_proto::v1::{GpuPoolStats, StatsRequest, StatsResponse};
 use tonic::metadata::{AsciiMetadataValue, errors::InvalidMetadataValue};
 use tonic::transport::Endpoint;
 
 use crate::call::outside;
-use crate::observed::{NodeSnapshot, QueueSnapshot};
+use crate::observed::{GpuPoolSnapshot, NodeSnapshot, QueueSnapshot, ServiceSnapshot};
 use crate::token::TokenError;
 
+/// How a queue calls an engine that is on its GPUs.
+const RESIDENT: &str = "Resident";
 /// Longest wait for its answer.
 const LONGEST: Duration = Duration::from_secs(5);
 
@@ -43,8 +46,7 @@ pub(super) async fn ask(endpoint: &str, token: &str) -> Result<QueueSnapshot, St
     .await
 }
 
-fn snapshot(stats: rollwright_proto::v1::StatsResponse) -> QueueSnapshot {
-    let count = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+fn snapshot(stats: StatsResponse) -> QueueSnapshot {
     let nodes = stats.nodes.into_iter().map(|node| NodeSnapshot {
         node: node.node,
         connected: node.connected,
@@ -58,5 +60,48 @@ fn snapshot(stats: rollwright_proto::v1::StatsResponse) -> QueueSnapshot {
         trajectories: count(stats.trajectories),
         nodes: nodes.collect(),
         quotas: quotas.map(|quota| (quota.name, quota.running, quota.waiting)).collect(),
+        gpu_pools: stats.gpu_pools.into_iter().map(gpu_pool).collect(),
     }
+}
+
+fn gpu_pool(stats: GpuPoolStats) -> GpuPoolSnapshot {
+    let engines = stats.engines.into_iter();
+    let residents = engines.filter(|engine| engine.residency == RESIDENT).map(|engine| Resident {
+        service: engine.service,
+        node: engine.node,
+        first_gpu: engine.first_gpu,
+        degree: engine.degree,
+    });
+    let mut residents: Vec<Resident> = residents.collect();
+    residents
+        .sort_by(|a, b| (&a.node, a.first_gpu, a.degree).cmp(&(&b.node, b.first_gpu, b.degree)));
+    let services = stats.services.into_iter().map(|of| {
+        let service = ServiceSnapshot {
+            waiting: count(of.waiting),
+            running: count(of.running),
+            residents: of.residents,
+            restores: of.restores,
+            trouble: of.trouble,
+        };
+        (of.service, service)
+    });
+    let mut free_chunks = [0; 4];
+    for (free, told) in free_chunks.iter_mut().zip(stats.free_chunks) {
+        *free = told;
+    }
+    GpuPoolSnapshot {
+        pool: stats.pool,
+        nodes: stats.nodes,
+        gpus: stats.gpus,
+        lost: stats.lost_gpus,
+        free_chunks,
+        // Of 0 to 1; what is no number is nothing.
+        fragmentation: (stats.fragmentation.clamp(0.0, 1.0) * 1000.0).round() as u32,
+        residents,
+        services: services.collect(),
+    }
+}
+
+fn count(number: u64) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
 }

@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use k8s_openapi::jiff::Timestamp;
 use kube::runtime::watcher::Event;
-use rollwright_crds::{ActionQueue, ResourcePool};
+use rollwright_crds::{ActionQueue, ResourcePool, RewardService};
 use serde_json::{Value, json};
 
 use super::certificates::Certificates;
@@ -76,6 +76,7 @@ fn settings(storage: Storage) -> Settings {
         image_pull_policy: "IfNotPresent".to_owned(),
         reservation_image: None,
         reservation_priority_class: Some("reservations".to_owned()),
+        agent_requests: crate::agents::AgentRequests::default(),
         metrics_secret: "rollwright-metrics".to_owned(),
         storage,
     }
@@ -112,13 +113,52 @@ fn what_is_built() {
     assert_eq!(keys(&identity.agents), ["ca.crt", "tls.crt", "tls.key"]);
 }
 
+/// A model on GPUs.
+fn judge(name: &str, queue: &str) -> (String, Arc<RewardService>) {
+    let service = serde_json::from_value(json!({
+        "apiVersion": "rollwright.dev/v1alpha1", "kind": "RewardService",
+        "metadata": {"name": name, "namespace": "research", "resourceVersion": "9"},
+        "spec": {"gpu": {
+            "queue": queue, "pool": "judges", "model": {"path": "m"},
+            "engine": {"type": "vLLM", "image": "i"}, "degrees": [1],
+            "footprints": [{"degree": 1, "device": "40Gi"}],
+        }},
+    }));
+    (name.to_owned(), Arc::new(service.unwrap()))
+}
+
+/// One that would end the queue is left out, and the others go on.
+#[tokio::test]
+async fn a_queue_gets_the_models_that_fit() {
+    let mut api = FakeApi::start(settings(Storage::Ephemeral), Some(issuer())).await;
+    let gpu = json!({"gpu": {"class": "h20", "gpusPerNode": 8,
+        "profile": {"tflops": 148, "hbm": "96Gi", "hbmTbps": 4}}});
+    let (_, pool) = pool("judges", &gpu, Some("tools"));
+    let queue = queue("tools", &json!({"pools": ["judges"]}));
+    api.watches.pools.apply_watcher_event(&Event::Apply(ResourcePool::clone(&pool)));
+    api.watches.queues.apply_watcher_event(&Event::Apply(queue.clone()));
+    let mut large = RewardService::clone(&judge("large", "tools").1);
+    large.spec.gpu.as_mut().unwrap().footprints[0].device = "97Gi".parse().unwrap();
+    let services = [
+        RewardService::clone(&judge("judge", "tools").1),
+        RewardService::clone(&judge("elsewhere", "other").1),
+        large,
+    ];
+    for service in services {
+        api.watches.rewards.apply_watcher_event(&Event::Apply(service));
+    }
+    let seen = fetch::seen(&queue, &api.context).await.unwrap();
+    assert_eq!(seen.rewards.into_keys().collect::<Vec<_>>(), ["judge"]);
+}
+
 #[test]
 fn the_manifests_are_what_the_queue_reads() {
-    let built = built(&seen(pools()), Storage::Ephemeral);
+    let with_judge = Seen { rewards: [judge("judge", "tools")].into(), ..seen(pools()) };
+    let built = built(&with_judge, Storage::Ephemeral);
     let manifests = &built.config.data.as_ref().unwrap()["manifests.yaml"];
     let read = rollwright_crds::parse::documents("manifests.yaml", manifests).unwrap();
     let kinds: Vec<&str> = read.iter().map(rollwright_crds::Manifest::kind).collect();
-    assert_eq!(kinds, ["ActionQueue", "ResourcePool", "ResourcePool"]);
+    assert_eq!(kinds, ["ActionQueue", "ResourcePool", "ResourcePool", "RewardService"]);
     let volumes = &built.stateful_set.spec.as_ref().unwrap().volume_claim_templates;
     assert!(volumes.is_none(), "an emptyDir needs no claim");
 }

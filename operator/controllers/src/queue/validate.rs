@@ -6,7 +6,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use rollwright_crds::conditions::reasons;
 use rollwright_crds::pool::{GpuRole, PoolOwner};
-use rollwright_crds::{ActionQueue, ResourcePool};
+use rollwright_crds::{ActionQueue, ResourcePool, RewardService};
 
 use super::fetch::Seen;
 use crate::identity::Issuer;
@@ -23,6 +23,8 @@ pub(super) struct Validated<'a> {
     pub(super) name: &'a str,
     /// The pools that are its own, in the order of their names.
     pub(super) pools: Vec<&'a ResourcePool>,
+    /// The models on GPUs whose calls it schedules, in the order of their names.
+    pub(super) rewards: Vec<&'a RewardService>,
     pub(super) issuer: &'a Issuer,
     pub(super) metrics_token: &'a [u8],
     /// Those of the StatefulSet that is there.
@@ -82,7 +84,8 @@ pub(super) fn validate<'a>(
         return Err(Obstacle::new(reasons::SECRET_NOT_FOUND, message));
     };
     let claims = seen.claims.as_deref();
-    Ok(Validated { queue, namespace, name, pools, issuer, metrics_token, claims })
+    let rewards = seen.rewards.values().map(|service| &**service).collect();
+    Ok(Validated { queue, namespace, name, pools, rewards, issuer, metrics_token, claims })
 }
 
 /// Names of Services are stricter than names of custom resources.

@@ -8,6 +8,7 @@ use rollwright_crds::{ActionQueue, ResourcePool, RewardService};
 
 use crate::context::Context;
 use crate::error::{CallError, named};
+use crate::observed::QueueSnapshot;
 
 /// What a reward service depends on.
 #[derive(Clone, Debug, Default)]
@@ -16,6 +17,8 @@ pub(super) struct Seen {
     pub(super) queue: Option<Arc<ActionQueue>>,
     /// The pool that it names, if it is there.
     pub(super) pool: Option<Arc<ResourcePool>>,
+    /// What that queue said last.
+    pub(super) snapshot: Option<Arc<QueueSnapshot>>,
     /// Whether the Secret that it names is there, and with that key.
     pub(super) secret: SecretSeen,
 }
@@ -51,7 +54,10 @@ pub(super) async fn seen(service: &RewardService, context: &Context) -> Result<S
             })
         }
     };
+    let snapshot = queue
+        .and_then(|queue| context.observed.queues.get(&(namespace.to_owned(), queue.to_string())));
     Ok(Seen {
+        snapshot,
         queue: queue.and_then(|queue| context.stores.queue(namespace, queue)),
         pool: spec.gpu.as_ref().and_then(|gpu| context.stores.pool(&gpu.pool)),
         secret,

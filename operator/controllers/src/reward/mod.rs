@@ -1,4 +1,5 @@
-//! RewardService: whether what it names is there. Calls are the gateway's; there is nothing to
+//! RewardService: whether what it names is there, and what its queue says of a model on GPUs. The
+//! queue's controller hands those to the queue, and calls are the gateway's: there is nothing to
 //! build, so the steps are fetch, validate and status.
 
 use std::sync::Arc;
@@ -21,15 +22,20 @@ use crate::stores::Stores;
 use crate::watch::{Change, What};
 
 mod fetch;
+mod gpu;
 #[cfg(test)]
 mod tests;
 mod validate;
 
+use fetch::Seen;
+pub(crate) use gpu::fits;
 use validate::Obstacle;
 
 const STATUS: Site = Site("rollwright-reward-status");
 /// Secrets of others are not watched: they are looked at this often.
 const LOOK: Duration = Duration::from_mins(5);
+/// What a queue says is no event, and is kept in memory: it is read this often.
+const LOOK_AT_QUEUE: Duration = Duration::from_secs(10);
 /// The same while one is missing.
 const LOOK_AGAIN: Duration = Duration::from_secs(15);
 
@@ -91,7 +97,10 @@ impl Controller for Rewards {
     ) -> Result<Action, RewardError> {
         let seen = fetch::seen(&service, &context).await?;
         let result = validate::validate(&service, &seen);
-        publish(&service, &context, status(&result)).await?;
+        publish(&service, &context, &seen, status(&result)).await?;
+        if service.spec.gpu.is_some() {
+            return Ok(Action::requeue(LOOK_AT_QUEUE));
+        }
         let serverless = service.spec.serverless.as_ref();
         Ok(match (serverless.and_then(|of| of.auth_secret.as_ref()), result) {
             (None, _) => Action::await_change(),
@@ -119,20 +128,32 @@ fn status(result: &Result<(), Obstacle>) -> Vec<Wish> {
     }
 }
 
+/// Everything but the conditions.
+fn figures(service: &RewardService, seen: &Seen) -> RewardServiceStatus {
+    let told = gpu::told(service, seen).cloned().unwrap_or_default();
+    RewardServiceStatus {
+        backend: validate::backend(service).map(str::to_owned),
+        running: told.running,
+        waiting: told.waiting,
+        resident: told.residents,
+        restores: told.restores,
+        ..RewardServiceStatus::default()
+    }
+}
+
 async fn publish(
     service: &RewardService,
     context: &Context,
+    seen: &Seen,
     wished: Vec<Wish>,
 ) -> Result<(), CallError> {
-    let before = service.status.clone().unwrap_or_default();
-    let old = before.conditions.clone();
-    let news: Vec<Wish> = conditions::changed(&old, &wished).cloned().collect();
+    let old = service.status.as_ref().map_or(&[][..], |status| &status.conditions);
+    let news: Vec<Wish> = conditions::changed(old, &wished).cloned().collect();
     let generation = service.metadata.generation;
     let status = RewardServiceStatus {
         observed_generation: generation,
-        conditions: conditions::merge(&old, wished, generation, context.now()),
-        backend: validate::backend(service).map(str::to_owned),
-        ..before
+        conditions: conditions::merge(old, wished, generation, context.now()),
+        ..figures(service, seen)
     };
     let namespace = service.metadata.namespace.as_deref().unwrap_or_default();
     let api = Api::namespaced(context.client.clone(), namespace);

@@ -1,12 +1,11 @@
 //! Step two: whether what a reward service names is there and fits. Pure.
 
 use rollwright_crds::conditions::{reasons, types};
-use rollwright_crds::pool::GpuRole;
-use rollwright_crds::reward::{GpuReward, SandboxReward, ServerlessReward};
+use rollwright_crds::reward::{SandboxReward, ServerlessReward};
 use rollwright_crds::{ActionQueue, RewardService};
 
 use super::fetch::{SecretSeen, Seen};
-use crate::pool::allows;
+use super::gpu;
 
 /// Why a reward service cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,7 +17,7 @@ pub(super) struct Obstacle {
     pub(super) resolved: bool,
 }
 
-fn unresolved(reason: &'static str, message: String) -> Obstacle {
+pub(super) fn unresolved(reason: &'static str, message: String) -> Obstacle {
     Obstacle { reason, message, resolved: false }
 }
 
@@ -31,49 +30,20 @@ pub(super) fn backend(service: &RewardService) -> Option<&'static str> {
 }
 
 pub(super) fn validate(service: &RewardService, seen: &Seen) -> Result<(), Obstacle> {
-    let violations = service.spec.validate();
-    if !violations.is_empty() {
-        let all: Vec<String> = violations.iter().map(ToString::to_string).collect();
-        return Err(unresolved(reasons::INVALID_SPEC, all.join("; ")));
-    }
-    let namespace = service.metadata.namespace.as_deref().unwrap_or_default();
+    spec_holds_together(service)?;
     let spec = &service.spec;
-    spec.gpu.as_ref().map_or(Ok(()), |of| gpu(of, namespace, seen))?;
+    spec.gpu.as_ref().map_or(Ok(()), |of| gpu::validate(of, service, seen))?;
     spec.serverless.as_ref().map_or(Ok(()), |of| serverless(of, seen))?;
     spec.sandbox.as_ref().map_or(Ok(()), |of| sandbox(of, seen))
 }
 
-fn gpu(of: &GpuReward, namespace: &str, seen: &Seen) -> Result<(), Obstacle> {
-    let queue = queue(&of.queue, seen)?;
-    let name = &of.pool;
-    let Some(pool) = &seen.pool else {
-        let message = format!("there is no ResourcePool \"{name}\"");
-        return Err(unresolved(reasons::POOL_NOT_FOUND, message));
-    };
-    if !allows(&pool.spec, namespace) {
-        let message = format!(
-            "ResourcePool \"{name}\" does not allow namespace \"{namespace}\"; add it to spec.allowedNamespaces of the pool"
-        );
-        return Err(unresolved(reasons::NAMESPACE_NOT_ALLOWED, message));
+pub(super) fn spec_holds_together(service: &RewardService) -> Result<(), Obstacle> {
+    let violations = service.spec.validate();
+    if violations.is_empty() {
+        return Ok(());
     }
-    if !pool.spec.gpu.as_ref().is_some_and(|gpu| gpu.hosts.contains(&GpuRole::Reward)) {
-        let message = format!("ResourcePool \"{name}\" is not a gpu pool that hosts Reward");
-        return Err(unresolved(reasons::POOL_TYPE_MISMATCH, message));
-    }
-    if !queue.spec.pools.contains(name) {
-        let message = format!(
-            "ActionQueue \"{}\" does not schedule ResourcePool \"{name}\"; add it to spec.pools of the queue",
-            of.queue
-        );
-        return Err(unresolved(reasons::POOL_NOT_FOUND, message));
-    }
-    Err(Obstacle {
-        reason: reasons::UNSUPPORTED,
-        message: "nothing starts models on GPUs for rewards yet; serve the model yourself and use \
-                  spec.serverless with its address"
-            .to_owned(),
-        resolved: true,
-    })
+    let all: Vec<String> = violations.iter().map(ToString::to_string).collect();
+    Err(unresolved(reasons::INVALID_SPEC, all.join("; ")))
 }
 
 fn serverless(of: &ServerlessReward, seen: &Seen) -> Result<(), Obstacle> {
@@ -89,7 +59,7 @@ fn serverless(of: &ServerlessReward, seen: &Seen) -> Result<(), Obstacle> {
 }
 
 fn sandbox(of: &SandboxReward, seen: &Seen) -> Result<(), Obstacle> {
-    let queue = queue(&of.queue, seen)?;
+    let queue = queue(&of.queue, seen.queue.as_deref())?;
     if !queue.spec.templates.iter().any(|template| template.name == of.template) {
         let message =
             format!("ActionQueue \"{}\" has no sandbox template \"{}\"", of.queue, of.template);
@@ -110,8 +80,11 @@ fn sandbox(of: &SandboxReward, seen: &Seen) -> Result<(), Obstacle> {
     })
 }
 
-fn queue<'a>(name: &str, seen: &'a Seen) -> Result<&'a ActionQueue, Obstacle> {
-    seen.queue.as_deref().ok_or_else(|| {
+pub(super) fn queue<'a>(
+    name: &str,
+    found: Option<&'a ActionQueue>,
+) -> Result<&'a ActionQueue, Obstacle> {
+    found.ok_or_else(|| {
         let message = format!("there is no ActionQueue \"{name}\" in this namespace");
         unresolved(reasons::QUEUE_NOT_FOUND, message)
     })

@@ -138,6 +138,7 @@ fn pools(facts: &Facts<'_>) -> Result<Vec<ResourcePool>, serde_yaml::Error> {
             cost_per_hour: 0.0,
         },
         gpus_per_node: 8,
+        host_memory: None,
         hosts: vec![GpuRole::Generation],
     };
     let spec =

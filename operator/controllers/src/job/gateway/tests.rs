@@ -19,6 +19,7 @@ fn settings(storage: Storage) -> Settings {
         image_pull_policy: "IfNotPresent".into(),
         reservation_image: None,
         reservation_priority_class: Some("reservations".to_owned()),
+        agent_requests: crate::agents::AgentRequests::default(),
         metrics_secret: "rollwright-metrics".to_owned(),
         storage,
     }

@@ -76,12 +76,19 @@ fn queues_and_rewards_must_be_there() {
     let mut named = named(&[fixtures::pool("h20", "h20", 8)]);
     let gpu = fixtures::reward(
         "model",
-        "{gpu: {queue: q, pool: p, model: {path: m}, engine: {type: vLLM, image: i}, degrees: [1]}}",
+        "{gpu: {queue: q, pool: p, model: {path: m}, engine: {type: vLLM, image: i}, degrees: [1], \
+         footprints: [{degree: 1, device: 9Gi}]}}",
     );
     named.rewards.insert("model".parse().unwrap(), gpu);
     assert_eq!(
         reasons_of(&job, &named),
-        [reasons::QUEUE_NOT_FOUND, reasons::SERVICE_NOT_FOUND, reasons::UNSUPPORTED]
+        [
+            reasons::QUEUE_NOT_FOUND,
+            reasons::SERVICE_NOT_FOUND,
+            // A gateway calls one queue, and that of the model is not there either.
+            reasons::UNSUPPORTED,
+            reasons::QUEUE_NOT_FOUND
+        ]
     );
 }
 
