@@ -153,6 +153,7 @@ impl Gpu {
             let result = store.result(action.as_str(), now);
             let result = result.map_err(|error| infrastructure("StoreFailed", error.to_string()));
             // After a shutdown nobody needs to know.
+            let result = Box::new(result);
             drop(inbox.blocking_send(Input::Found { action, result }));
         });
     }
@@ -278,28 +279,23 @@ impl Gpu {
     }
 
     /// Answers false where the call is not known here.
-    pub(super) fn cancel(
-        &mut self,
-        caller: &Caller,
-        job: &str,
-        action: &ActionId,
-    ) -> Result<bool, Fault> {
-        let Some(call) = self.calls.get(action) else { return Ok(false) };
+    pub(super) fn cancel(&mut self, caller: &Caller, job: &str, action: &ActionId) -> bool {
+        let Some(call) = self.calls.get(action) else { return false };
         if !caller.may_use(&call.job) || !(job.is_empty() || job == call.job.as_str()) {
-            return Ok(false);
+            return false;
         }
         match call.stage {
-            Stage::Ended(_) => Ok(false),
+            Stage::Ended(_) => false,
             Stage::Looking => {
                 let fault = Fault::new(FaultKind::Cancelled, "Cancelled", "the call was cancelled");
                 if let Some(call) = self.remove(action) {
                     self.refuse(call.waiters, &fault);
                 }
-                Ok(true)
+                true
             }
             Stage::Offered | Stage::Live => {
                 self.events.push_back((call.pool, Event::Cancel(action.clone())));
-                Ok(true)
+                true
             }
         }
     }

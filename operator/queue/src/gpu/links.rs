@@ -31,13 +31,13 @@ pub(super) struct Link {
 impl Gpu {
     pub(super) fn link_up(
         &mut self,
-        node: NodeId,
+        node: &NodeId,
         epoch: u64,
-        gpu: pb::GpuNode,
+        gpu: &pb::GpuNode,
         answered: &[String],
         outbox: Arc<Mailbox<pb::QueueMessage>>,
     ) {
-        if self.links.get(&node).is_some_and(|link| link.epoch > epoch) {
+        if self.links.get(node).is_some_and(|link| link.epoch > epoch) {
             return;
         }
         let Some(at) = self.pools.iter().position(|pool| pool.name == gpu.pool) else {
@@ -57,15 +57,12 @@ impl Gpu {
         let mut engines = Vec::new();
         for live in &gpu.engines {
             let service = self.pools[at].service(&live.service);
-            match (service, Degree::new(live.degree)) {
-                (Some(service), Ok(degree)) => {
-                    engines.push(adopted(live, Kind { service, degree }, &gpu.calls, now));
-                }
-                _ => {
-                    // Its service is gone: so shall it, and its GPUs wait for that.
-                    let gpus = live.first_gpu..live.first_gpu.saturating_add(live.degree.min(8));
-                    known.strays.insert(live.engine, gpus.collect());
-                }
+            if let (Some(service), Ok(degree)) = (service, Degree::new(live.degree)) {
+                engines.push(adopted(live, Kind { service, degree }, &gpu.calls, now));
+            } else {
+                // Its service is gone: so shall it, and its GPUs wait for that.
+                let gpus = live.first_gpu..live.first_gpu.saturating_add(live.degree.min(8));
+                known.strays.insert(live.engine, gpus.collect());
             }
         }
         let lost: BTreeSet<u32> =
@@ -73,11 +70,11 @@ impl Gpu {
         for engine in known.strays.keys() {
             let limit = wire::duration(Duration::from_secs(30));
             let stop = pb::StopEngine { engine: *engine, order: 0, limit };
-            self.send(&node, ToAgent::StopEngine(stop));
+            self.send(node, ToAgent::StopEngine(stop));
         }
         self.pools[at].nodes.insert(node.clone(), known);
         for live in &gpu.calls {
-            self.live_call(at, &node, live, &engines, answered);
+            self.live_call(at, node, live, &engines, answered);
         }
         let joined = Node {
             name: node.clone(),
@@ -89,7 +86,7 @@ impl Gpu {
         };
         self.events.push_back((at, Event::Joined(joined)));
         self.work();
-        self.give_up_lost(at, &node, &gpu.calls);
+        self.give_up_lost(at, node, &gpu.calls);
     }
 
     /// Calls of a node that the core did not take in, and that its agent does not have any more.
