@@ -87,8 +87,8 @@ async fn what_an_engine_starts_ends_with_it() {
 async fn an_engine_that_cannot_start_says_why() {
     let dir = StateDir::new();
     let station = station(dir.path(), "words", None);
-    let dies = spec(&["/bin/sh", "-c", "echo cannot load the model >&2; exit 3"]);
-    let died = station.backend.launch(ENGINE, Arc::new(dies), chunk(0)).await;
+    let broken = spec(&["/bin/sh", "-c", "echo cannot load the model >&2; exit 3"]);
+    let died = station.backend.launch(ENGINE, Arc::new(broken), chunk(0)).await;
     let Err(Trouble::Died(why)) = died else { panic!("{died:?}") };
     assert!(why.contains("cannot load the model"), "{why}");
     station.backend.stop(ENGINE).await.unwrap();

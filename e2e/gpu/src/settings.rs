@@ -7,6 +7,8 @@ use clap::Parser;
 use rollwright_agent::gpu::spec::EvictBy;
 
 /// Measures reward services that share a GPU, and prints a table.
+// The comments are the text of --help, which is not Markdown.
+#[expect(clippy::doc_markdown)]
 #[derive(Debug, Clone, Parser)]
 #[command(version)]
 pub(crate) struct Args {
@@ -46,7 +48,7 @@ pub(crate) struct Args {
     pub(crate) at_once: usize,
     /// Time of an action's own work, as a multiple of a restore's: so that restores are about
     /// a quarter of ACT, as the paper has it
-    #[arg(long, default_value_t = 1.0)]
+    #[arg(long, default_value_t = 1.5)]
     pub(crate) work: f64,
     /// Bandwidth of the FAKE between node and GPU, in bytes a second
     #[arg(long, default_value_t = 25_000_000_000)]
@@ -97,7 +99,7 @@ impl Args {
         ((self.cap / self.bytes.max(1)) as usize).clamp(1, self.services)
     }
 
-    /// What an action of the FAKE takes beside its call.
+    /// What an action of the FAKE takes at least.
     pub(crate) fn modelled_work(&self) -> Duration {
         let restore = self.bytes as f64 / self.fake_bandwidth.max(1) as f64;
         let work = if self.fake { restore * self.work } else { 0.0 };

@@ -215,13 +215,11 @@ impl Containers {
         let networks = found.network_settings.and_then(|settings| settings.networks);
         let network = networks.and_then(|networks| networks.into_values().next());
         let address = network.and_then(|network| network.ip_address);
-        match address.filter(|address| !address.is_empty()) {
-            Some(address) => Ok(format!("http://{address}:{PORT}")),
-            None => {
-                let words = self.docker.last_words(name).await;
-                Err(Trouble::Died(format!("its container ended at once: {words}")))
-            }
+        if let Some(address) = address.filter(|address| !address.is_empty()) {
+            return Ok(format!("http://{address}:{PORT}"));
         }
+        let words = self.docker.last_words(name).await;
+        Err(Trouble::Died(format!("its container ended at once: {words}")))
     }
 
     /// Removes containers of this agent that it has no record of.
@@ -312,15 +310,14 @@ impl Launcher for Containers {
         for record in self.records.all() {
             let Runs::Container(name) = &record.runs else { continue };
             let Some(program) = self.records.recorded(&record) else { continue };
-            match self.docker.running(name).await {
-                Ok(None) => self.records.remove(program.engine),
-                // Where Docker does not answer it may live, and is kept.
-                Ok(Some(_)) | Err(_) => {
-                    self.running().insert(program.engine, name.clone());
-                    known.push(name.clone());
-                    found.push(program);
-                }
+            // Where Docker does not answer it may live, and is kept.
+            if matches!(self.docker.running(name).await, Ok(None)) {
+                self.records.remove(program.engine);
+                continue;
             }
+            self.running().insert(program.engine, name.clone());
+            known.push(name.clone());
+            found.push(program);
         }
         self.sweep(&known).await;
         found

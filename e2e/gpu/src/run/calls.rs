@@ -22,7 +22,7 @@ pub(super) struct Calls {
     client: Client<HttpConnector, Full<Bytes>>,
     bodies: Mutex<BTreeMap<ActionId, String>>,
     answers: Mutex<BTreeMap<ActionId, (Duration, String)>>,
-    /// What a call takes beside what it takes: the modelled work of the FAKE.
+    /// What a call takes at least: the modelled work of the FAKE.
     work: Duration,
 }
 
@@ -65,7 +65,7 @@ impl Caller for Calls {
         let body = lock(&self.bodies).remove(action).unwrap_or_default();
         let begun = Instant::now();
         let text = self.post(address, body).await?;
-        tokio::time::sleep(self.work).await;
+        tokio::time::sleep(self.work.saturating_sub(begun.elapsed())).await;
         lock(&self.answers).insert(action.clone(), (begun.elapsed(), text));
         Ok(())
     }

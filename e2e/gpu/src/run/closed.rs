@@ -155,7 +155,7 @@ impl Pooled {
                 event.map_or(Some(Event::Tick), |event| event).context("the driver ended")?;
             self.send(event, &mut ended).await?;
         }
-        outcome.core = self.core - before;
+        outcome.core = self.core.saturating_sub(before);
         Ok(outcome)
     }
 
