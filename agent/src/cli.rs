@@ -103,6 +103,10 @@ pub struct Cli {
     /// Memory that engines on GPUs may keep, in MiB: weights of those that sleep
     #[arg(long, default_value_t = 65_536, value_name = "MIB")]
     engine_memory_mib: u64,
+    /// Memory of each GPU for engines with evict: HostPinned, in MiB, held as long as the
+    /// agent lives; 0: none
+    #[arg(long, default_value_t = 0, value_name = "MIB")]
+    gpu_arena_mib: u64,
     /// Offer a FAKE of GPUs, for tests: COUNT:BYTES, such as 8:80Gi. Engines are then
     /// started without a GPU, and must need none
     #[arg(long, value_name = "COUNT:BYTES")]
@@ -217,7 +221,8 @@ impl Cli {
             Gpus::Fake(FakeConfig { gpus, memory, host, bandwidth, load: bandwidth, orders })
         });
         let config = AgentConfig {
-            gpus: fake.unwrap_or_default(),
+            gpus: fake
+                .unwrap_or(Gpus::Driver { arena: self.gpu_arena_mib.saturating_mul(1 << 20) }),
             engine_memory: host,
             gpu_pool: self.gpu_pool,
             pool: self.pool,

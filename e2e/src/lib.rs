@@ -7,5 +7,6 @@ pub mod client;
 pub mod docker;
 pub mod gateway;
 pub mod load;
+pub mod rewards;
 pub mod stack;
 pub mod wait;

@@ -198,7 +198,8 @@ impl Drop for Stack {
     }
 }
 
-async fn terminate(mut child: Child) -> anyhow::Result<()> {
+/// Tells a process to end, and waits until it has ended well.
+pub(crate) async fn terminate(mut child: Child) -> anyhow::Result<()> {
     let pid = child.id().context("it has ended already")?;
     let told = Command::new("kill").arg(pid.to_string()).status().await?;
     ensure!(told.success(), "it could not be told to stop");

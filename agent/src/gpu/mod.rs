@@ -6,6 +6,7 @@
 //! [`Station`] is both, with what the node has.
 
 pub mod backend;
+pub mod cuda;
 mod desk;
 pub mod driver;
 mod engines;

@@ -7,9 +7,11 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::backend::{Backend, Device};
+use super::cuda::{Arena, CudaCheckpoint, Driver, DriverCheckpoints, DriverError};
 use super::engines::{Engines, Movers};
 use super::fake::{FakeConfig, FakeGpus, FakeMemory};
 use super::launch::{Containers, Either, Launcher, Processes, Records};
+use super::mover::Mover;
 use super::pinned::{HostPinned, MemoryError};
 use super::spec::Inventory;
 use super::station::Station;
@@ -23,11 +25,13 @@ use crate::policy::EnginePolicy;
 const INCIDENTS: usize = 256;
 
 /// Which GPUs a node offers.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Gpus {
     /// Those that its driver shows; none where there is no driver.
-    #[default]
-    Driver,
+    Driver {
+        /// Bytes of each for engines whose weights the agent keeps; 0: no such engines.
+        arena: u64,
+    },
     /// A **fake** of some.
     Fake(FakeConfig),
     /// None, whatever it has.
@@ -43,8 +47,14 @@ impl Gpus {
             Self::Fake(config) => {
                 Self::Fake(FakeConfig { gpus: config.gpus.min(count), host, ..config })
             }
-            Self::Driver | Self::Unused => self,
+            Self::Driver { .. } | Self::Unused => self,
         }
+    }
+}
+
+impl Default for Gpus {
+    fn default() -> Self {
+        Self::Driver { arena: 0 }
     }
 }
 
@@ -81,6 +91,9 @@ pub enum OpenError {
     /// The memory of GPUs, or of a fake of them.
     #[error(transparent)]
     Memory(#[from] MemoryError),
+    /// A driver that is there and cannot be used.
+    #[error(transparent)]
+    Driver(#[from] DriverError),
 }
 
 /// Opens the station of a node; `None` for one without GPUs.
@@ -88,11 +101,38 @@ pub fn open(ground: Ground) -> Result<Option<Station>, OpenError> {
     match ground.gpus.clone() {
         Gpus::Fake(config) => open_fake(ground, config).map(Some),
         Gpus::Unused => Ok(None),
-        Gpus::Driver => {
-            tracing::info!("no GPU: this node offers none");
-            Ok(None)
+        Gpus::Driver { arena } => {
+            let Some(driver) = Driver::find()? else {
+                tracing::info!("no GPU: this node offers none");
+                return Ok(None);
+            };
+            open_driver(ground, driver, arena).map(Some)
         }
     }
+}
+
+fn open_driver(ground: Ground, driver: Driver, arena: u64) -> Result<Station, OpenError> {
+    let (gpus, memory, host) = (driver.gpus(), driver.memory()?, ground.host);
+    tracing::info!(gpus, bytes = memory, "GPUs");
+    let (incidents_tx, incidents) = mpsc::channel(INCIDENTS);
+    let mut care = JoinSet::new();
+    let launcher = launcher(ground, true, &incidents_tx, &mut care)?;
+    let pinned = (arena > 0)
+        .then(|| Arena::new(&driver.uuids()?, arena).map_err(OpenError::from))
+        .transpose()?
+        .map(|arena| Arc::new(HostPinned::new(Arc::new(arena), gpus)) as Arc<dyn Mover>);
+    let checkpoint = DriverCheckpoints::find()
+        .inspect_err(|why| tracing::info!(why, "no engine of this node can use CudaCheckpoint"));
+    let checkpoint = checkpoint.ok().map(|driver| {
+        let mover = CudaCheckpoint::new(Arc::new(driver), Arc::clone(&launcher));
+        Arc::new(mover) as Arc<dyn Mover>
+    });
+    let backend = Arc::new(Engines::new(launcher, Movers { pinned, checkpoint }));
+    let device = Arc::new(driver);
+    let watched = Arc::clone(&device);
+    care.spawn(async move { watched.watch(&incidents_tx).await });
+    let inventory = Inventory { gpus, memory, host, lost: Vec::new(), fake: false };
+    Ok(Station { backend, device, inventory, incidents, care })
 }
 
 fn open_fake(ground: Ground, config: FakeConfig) -> Result<Station, OpenError> {

@@ -151,7 +151,7 @@ pub async fn start(config: AgentConfig, metrics: Arc<Metrics>) -> Result<NodeHan
     let station = gpu::open(gpu::Ground {
         gpus: config.gpus.clone(),
         host: config.engine_memory,
-        state_dir: config.state_dir.join("engines"),
+        state_dir: config.state_dir.clone(),
         policy: config.policy.engines.clone(),
         docker: Some(engine.clone()),
         docker_config: config.docker_config.clone(),

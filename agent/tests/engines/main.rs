@@ -4,4 +4,5 @@
 
 mod common;
 mod containers;
+mod pinned;
 mod processes;

@@ -33,7 +33,18 @@ pub(crate) async fn run(args: Standalone) -> anyhow::Result<()> {
     std::fs::create_dir_all(&args.state_dir)
         .with_context(|| format!("cannot make `{}`", args.state_dir.display()))?;
     let link = args.state_dir.join("link.sock");
-    let agent = agent_config(&args, pool, cpu)?;
+    let gpu_pool = match queue.gpu_pools.as_slice() {
+        [] => None,
+        [pool] => Some(pool.name.clone()),
+        [one, two, ..] => {
+            bail!(
+                "pools `{}` and `{}` both have `gpu`: one machine is one pool",
+                one.name,
+                two.name
+            )
+        }
+    };
+    let agent = AgentConfig { gpu_pool, ..agent_config(&args, pool, cpu)? };
     agent.validate()?;
 
     let listeners = Listeners {

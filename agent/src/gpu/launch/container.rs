@@ -6,13 +6,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bollard::errors::Error;
 use bollard::models::{
     ContainerCreateBody, DeviceRequest, HostConfig, HostConfigLogConfig, Mount, MountType,
     NetworkCreateRequest, ResourcesUlimits,
 };
 use bollard::query_parameters::{
-    InspectContainerOptions, InspectNetworkOptions, ListContainersOptionsBuilder, TopOptions,
+    InspectContainerOptions, ListContainersOptionsBuilder, ListNetworksOptionsBuilder, TopOptions,
 };
 use rollwright_core::fault::Fault;
 use rollwright_core::gpu::{Chunk, EngineId, Order, Trouble};
@@ -115,21 +114,28 @@ impl Containers {
         format!("rwgpu-{id}")
     }
 
-    /// The engines' network; it is there from the first engine on.
+    /// Id of the engines' network, which is there from the first engine on.
     async fn ensure_network(&self) -> Result<String, Trouble> {
         let name = self.network();
         // Docker lets two networks have one name.
         let _one = self.making.lock().await;
-        let found = self.docker.raw().inspect_network(&name, None::<InspectNetworkOptions>).await;
-        if found.is_ok() {
-            return Ok(name);
+        let filters = HashMap::from([("name".to_owned(), vec![name.clone()])]);
+        let options = ListNetworksOptionsBuilder::default().filters(&filters).build();
+        let list = self.docker.raw().list_networks(Some(options)).await;
+        let list = list.map_err(|error| {
+            refused(&crate::fault::docker("looking for the engines' network", &error))
+        })?;
+        // The filter takes parts of names.
+        let found = list.into_iter().find(|network| network.name.as_ref() == Some(&name));
+        if let Some(id) = found.and_then(|network| network.id) {
+            return Ok(id);
         }
         let options = HashMap::from([
             ("com.docker.network.bridge.name".into(), name.clone()),
             ("com.docker.network.bridge.enable_icc".into(), "false".into()),
         ]);
         let request = NetworkCreateRequest {
-            name: name.clone(),
+            name,
             driver: Some("bridge".into()),
             internal: Some(!self.policy.network),
             enable_ipv6: Some(false),
@@ -139,8 +145,7 @@ impl Containers {
             ..Default::default()
         };
         match self.docker.raw().create_network(request).await {
-            // 409: it is there.
-            Ok(_) | Err(Error::DockerResponseServerError { status_code: 409, .. }) => Ok(name),
+            Ok(made) => Ok(made.id),
             Err(error) => {
                 Err(refused(&crate::fault::docker("making the engines' network", &error)))
             }
@@ -207,7 +212,7 @@ impl Containers {
             refused(&crate::fault::docker("asking for an engine's address", &error))
         })?;
         let networks = found.network_settings.and_then(|settings| settings.networks);
-        let network = networks.and_then(|mut networks| networks.remove(&self.network()));
+        let network = networks.and_then(|networks| networks.into_values().next());
         let address = network.and_then(|network| network.ip_address);
         match address.filter(|address| !address.is_empty()) {
             Some(address) => Ok(format!("http://{address}:{PORT}")),

@@ -108,6 +108,8 @@ impl Processes {
         command.env(MARK, format!("{}/{}", self.owner, engine.0));
         if self.gpus {
             command.env("CUDA_VISIBLE_DEVICES", gpus(chunk));
+            // As the agent numbers them.
+            command.env("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
         }
         command.stdin(Stdio::null()).stdout(log).stderr(errors);
         lead_session(&mut command);

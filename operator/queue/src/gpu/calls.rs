@@ -188,7 +188,11 @@ impl Gpu {
         run: Run,
         of: ServiceIndex,
     ) {
-        if let Some(call) = self.calls.get_mut(&action) {
+        let known = self.calls.get_mut(&action);
+        if known.as_ref().is_none_or(|call| call.run.is_none()) {
+            self.pools[pool].tallies[of.0].running += 1;
+        }
+        if let Some(call) = known {
             call.run.get_or_insert(run);
             return;
         }
@@ -314,7 +318,7 @@ impl Gpu {
             return self.refuse(call.waiters, &fault);
         }
         let pool = &mut self.pools[call.pool];
-        if call.run.is_some() && call.asked.is_some() {
+        if call.run.is_some() {
             let tally = &mut pool.tallies[call.service.0];
             tally.running = tally.running.saturating_sub(1);
         }

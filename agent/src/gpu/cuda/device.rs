@@ -1,0 +1,138 @@
+//! What the driver says of GPUs and of who uses them.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use nvml_wrapper::Nvml;
+use nvml_wrapper::enum_wrappers::device::{EccCounter, MemoryError as EccError};
+use nvml_wrapper::enums::device::UsedGpuMemory;
+use nvml_wrapper::error::NvmlError;
+use rollwright_core::gpu::{EngineId, Order, Trouble};
+use tokio::sync::mpsc;
+
+use crate::gpu::backend::Device;
+use crate::gpu::spec::{Incident, Occupant};
+
+/// Between two looks whether GPUs are well.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// The driver's management library. GPUs are numbered as it numbers them, by their place on
+/// the bus.
+#[derive(Debug)]
+pub struct Driver {
+    nvml: Nvml,
+    gpus: u32,
+}
+
+/// A driver that is there and cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("the driver's management library: {0}")]
+pub struct DriverError(#[from] NvmlError);
+
+impl Driver {
+    /// The driver of this node; `None` where there is none, or no GPU.
+    pub fn find() -> Result<Option<Self>, DriverError> {
+        let nvml = match Nvml::init() {
+            Ok(nvml) => nvml,
+            Err(NvmlError::LibloadingError(_) | NvmlError::DriverNotLoaded) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let gpus = nvml.device_count()?;
+        Ok((gpus > 0).then_some(Self { nvml, gpus }))
+    }
+
+    /// Number of GPUs.
+    pub fn gpus(&self) -> u32 {
+        self.gpus
+    }
+
+    /// Bytes of the smallest GPU.
+    pub fn memory(&self) -> Result<u64, DriverError> {
+        let each = (0..self.gpus).map(|gpu| self.nvml.device_by_index(gpu)?.memory_info());
+        let each = each.collect::<Result<Vec<_>, _>>()?;
+        Ok(each.into_iter().map(|info| info.total).min().unwrap_or_default())
+    }
+
+    /// Ids by which the CUDA driver knows the GPUs too.
+    pub fn uuids(&self) -> Result<Vec<String>, DriverError> {
+        let each = (0..self.gpus).map(|gpu| self.nvml.device_by_index(gpu)?.uuid());
+        Ok(each.collect::<Result<_, _>>()?)
+    }
+
+    /// Reports GPUs that fall off or have errors of their memory, without end.
+    pub async fn watch(&self, incidents: &mpsc::Sender<Incident>) {
+        let mut errors: Vec<u64> = (0..self.gpus).map(|gpu| self.errors(gpu)).collect();
+        let mut lost = vec![false; errors.len()];
+        loop {
+            tokio::time::sleep(LOOK).await;
+            for (gpu, (errors, lost)) in (0..).zip(errors.iter_mut().zip(&mut lost)) {
+                let seen = self.errors(gpu);
+                // One whose memory had an error stays out: only a reset makes it whole.
+                let ill = self.fell_off(gpu) || seen > *errors;
+                if ill != *lost {
+                    *lost = ill;
+                    let incident = Incident::Gpu { gpu, lost: ill };
+                    if incidents.send(incident).await.is_err() {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    fn fell_off(&self, gpu: u32) -> bool {
+        let answer = self.nvml.device_by_index(gpu).and_then(|device| device.memory_info());
+        matches!(answer, Err(NvmlError::GpuLost | NvmlError::Unknown))
+    }
+
+    /// Errors of memory that could not be corrected; none where they are not counted.
+    fn errors(&self, gpu: u32) -> u64 {
+        let device = self.nvml.device_by_index(gpu);
+        let count = device.and_then(|device| {
+            device.total_ecc_errors(EccError::Uncorrected, EccCounter::Volatile)
+        });
+        count.unwrap_or_default()
+    }
+
+    /// Bytes that some processes have on a GPU.
+    fn used(&self, gpu: u32, pids: &[u32]) -> Result<u64, Trouble> {
+        let listed = self.nvml.device_by_index(gpu);
+        let listed = listed.and_then(|device| device.running_compute_processes());
+        let listed = listed.map_err(|error| match error {
+            NvmlError::GpuLost => Trouble::GpuLost,
+            error => Trouble::Died(format!("the driver does not say what it holds: {error}")),
+        })?;
+        let theirs = listed.into_iter().filter(|process| pids.contains(&process.pid));
+        let bytes = theirs.map(|process| match process.used_gpu_memory {
+            UsedGpuMemory::Used(bytes) => Ok(bytes),
+            UsedGpuMemory::Unavailable => {
+                let why = "this driver does not count the memory of processes";
+                Err(Trouble::Refused(Order::Launch, why.into()))
+            }
+        });
+        bytes.sum()
+    }
+}
+
+#[async_trait]
+impl Device for Driver {
+    async fn held(&self, _: EngineId, at: Option<&Occupant>) -> Result<u64, Trouble> {
+        let Some(Occupant { chunk, pids, lent }) = at else { return Ok(0) };
+        let each = chunk.gpus().map(|gpu| self.used(gpu, pids));
+        let each = each.collect::<Result<Vec<_>, _>>()?;
+        Ok(each.into_iter().max().unwrap_or_default() + lent)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_without_a_driver_has_no_gpu_and_no_error() {
+        if std::path::Path::new("/dev/nvidiactl").exists() {
+            return;
+        }
+        assert!(Driver::find().expect("no error").is_none());
+    }
+}

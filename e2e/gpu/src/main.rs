@@ -1,0 +1,40 @@
+//! Figures of reward services that share a GPU: restores against the bandwidth of pinned
+//! memory, evict-on-execution against static placement and against loading on demand, and
+//! outputs compared bit for bit. `--fake` gives the same table on a **fake** of a GPU.
+
+mod bandwidth;
+mod engines;
+mod load;
+mod run;
+mod settings;
+mod table;
+mod timed;
+
+use anyhow::Context as _;
+use clap::Parser as _;
+
+use settings::{Args, Keeps};
+use table::Table;
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let args = Args::parse();
+    let scratch = tempfile::tempdir_in(&args.scratch).context("no scratch directory")?;
+    let mut table = Table::new(&args);
+    let models = engines::make_models(&args, scratch.path()).await?;
+
+    let pinned = bandwidth::measure(&args).await?;
+    table.bandwidth(pinned);
+    let restores = run::restores(&args, &models, scratch.path()).await?;
+    table.restores(&restores, args.large(), pinned);
+    models.drop_large()?;
+
+    let candidates = run::calibrate(&args, &models, scratch.path()).await?;
+    let load = load::Load::new(args.seed, args.services, args.actions, candidates);
+    let ours = run::shared(&args, &models, scratch.path(), Keeps::Pinned, &load).await?;
+    let fixed = run::fixed(&args, &models, scratch.path(), &load).await?;
+    let few = load.first(args.actions_on_demand);
+    let on_demand = run::shared(&args, &models, scratch.path(), Keeps::Nothing, &few).await?;
+    table.services(&ours, &fixed, &on_demand, load.candidates);
+    table.write(args.out.as_deref())
+}
