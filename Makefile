@@ -81,8 +81,8 @@ cluster-binaries: deps-cluster ## Build the programs of a Kubernetes cluster (on
 	@e2e/kubernetes/binaries.sh >/dev/null
 
 .PHONY: bench
-bench: build test-images ## Print the benchmark figures, baselines in the same run
-	@$(AS_ROOT) $(BIN)/bench $(BENCH_ARGS)
+bench: build image test-images ## Print the benchmark figures, baselines in the same run
+	@set -e; python=$$(examples/quickstart/agent/venv.sh); $(AS_ROOT) $(BIN)/bench --python "$$python" $(BENCH_ARGS)
 
 .PHONY: bench-gateway
 bench-gateway: deps-build ## Print what the gateway costs beside nginx, haproxy and other routers

@@ -19,7 +19,7 @@ done
 cp "${ROLLWRIGHT_INIT:-target/quick/rollwright-init}" "$work/rollwright-init" 2>/dev/null ||
   die "rollwright-init is missing: run make init"
 
-docker/build.sh --prebuilt "$work" --tag e2e
+docker/build.sh --prebuilt "$work" --tag e2e --dind
 mkdir "$work/simulators"
 mv "$work"/{engine-sim,vllm-sim} "$work/simulators"
 docker build -q -f - -t rollwright/engine-sim:e2e "$work/simulators" >/dev/null <<'END'

@@ -31,11 +31,11 @@ fn what_has_lasted_is_expected_to_last() {
     let one = work(&[1.0], 1.0, 0.0);
     let mut arrivals = Arrivals::default();
     for _ in 0..10 {
-        arrivals.submitted(Time::ZERO, true, one.clone(), Demand::default());
+        arrivals.submitted(Time::ZERO, true, one.clone(), Demand::default(), 0);
     }
     assert!(arrivals.expected(at(5.0), 10).is_empty());
     for second in 1..=5 {
-        arrivals.submitted(at(f64::from(second)), second > 3, one.clone(), Demand::default());
+        arrivals.submitted(at(f64::from(second)), second > 3, one.clone(), Demand::default(), 0);
     }
     let after = |idle: usize| -> Vec<f64> {
         arrivals.expected(at(5.0), idle).iter().map(|expected| expected.after).collect()
