@@ -167,7 +167,8 @@ pub(crate) struct GatewayArgs {
     /// File with the API key that the engines ask for
     #[arg(long, value_name = "FILE")]
     pub(crate) engine_key_file: Option<PathBuf>,
-    /// Where a RewardService with `gpu` is served: NAME=URL
+    /// Where a RewardService with `gpu` always runs, in the place of the queue's engines: NAME=URL, to
+    /// which paths such as /pooling are added
     #[arg(long = "reward-url", value_name = "NAME=URL", value_parser = pair)]
     pub(crate) reward_urls: Vec<(String, String)>,
     /// File with the bearer token of a serverless RewardService: NAME=FILE
