@@ -88,7 +88,8 @@ impl Rule {
         };
         let price = base + factor * behind as f64 / f64::from(cores);
         let cost = |choice: &Choice| {
-            (choice.seconds + room.loses(demand, choice.units)) * (1.0 + price * choice.units.as_f64())
+            (choice.seconds + room.loses(demand, choice.units))
+                * (1.0 + price * choice.units.as_f64())
         };
         let fits = |choice: &Choice| room.holds(demand, choice.units);
         let choices = work.choices();

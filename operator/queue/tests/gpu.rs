@@ -26,10 +26,10 @@ const DEVICE: u64 = 6;
 
 fn config(dir: &Path, max_calls: usize) -> QueueConfig {
     let limits = Limits {
-        launch: Duration::from_secs(60),
-        wake: Duration::from_secs(60),
-        evict: Duration::from_secs(60),
-        stop: Duration::from_secs(60),
+        launch: Duration::from_mins(1),
+        wake: Duration::from_mins(1),
+        evict: Duration::from_mins(1),
+        stop: Duration::from_mins(1),
     };
     let footprint = Footprint { device: DEVICE, residue: 1, host: 1, expected: limits };
     let service = |name: &str| GpuService {
@@ -107,7 +107,9 @@ impl GpuAgent {
             ..pb::Hello::default()
         };
         send(&out, ToQueue::Hello(hello));
-        again.into_iter().for_each(|ended| send(&out, ToQueue::CallEnded(ended)));
+        for ended in again {
+            send(&out, ToQueue::CallEnded(ended));
+        }
         let stream = UnboundedReceiverStream::new(messages);
         let mut link = AgentLinkClient::new(channel).link(stream).await.unwrap().into_inner();
         let (state, back) = (Arc::clone(&node), out.clone());
@@ -280,10 +282,10 @@ async fn over_http_an_engines_answer_and_a_fault_are_told_apart() {
         assert!(String::from_utf8_lossy(&body).contains(reason));
     }
     let (status, _, body) = http(dir, "GET", "/v1/stats", b"").await;
-    let stats: serde_json::Value = serde_json::from_slice(&body).unwrap();
-    let judge = &stats["gpu_pools"][0]["services"][0];
+    let told: serde_json::Value = serde_json::from_slice(&body).unwrap();
+    let judge = &told["gpu_pools"][0]["services"][0];
     assert_eq!((status, &judge["calls"], &judge["restores"]), (200, &3.into(), &1.into()));
-    assert_eq!(stats["gpu_pools"][0]["engines"][0]["residency"], "Resident");
+    assert_eq!(told["gpu_pools"][0]["engines"][0]["residency"], "Resident");
     queue.stop().await;
 }
 

@@ -8,7 +8,7 @@ use rollwright_crds::pool::CpuPool;
 use rollwright_crds::{ActionQueue, Manifest, ResourcePool, RewardService, RolloutJob};
 use rollwright_queue::{JobNames, QueueConfig};
 
-/// One action queue, the pools that it names, and the reward services that there are.
+/// One action queue and the pools that it names.
 #[derive(Debug)]
 pub(crate) struct Bound {
     pub(crate) queue: ActionQueue,

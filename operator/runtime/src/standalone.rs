@@ -44,7 +44,10 @@ pub(crate) async fn run(args: Standalone) -> anyhow::Result<()> {
             )
         }
     };
-    let agent = AgentConfig { gpu_pool, ..agent_config(&args, pool, cpu)? };
+    // Half of the machine's memory, for the weights of models that sleep.
+    let engine_memory =
+        topology::discover(Path::new("/"), &Reserved::default(), None)?.memory_bytes / 2;
+    let agent = AgentConfig { gpu_pool, engine_memory, ..agent_config(&args, pool, cpu)? };
     agent.validate()?;
 
     let listeners = Listeners {

@@ -5,4 +5,5 @@ mod chaos;
 mod chunks;
 mod reports;
 mod rules;
+mod takeover;
 mod world;

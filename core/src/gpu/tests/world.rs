@@ -105,13 +105,13 @@ pub(super) struct World {
     /// Running when their pool was lost.
     pub(super) adrift: BTreeSet<ActionId>,
     /// Cancelled, and still running when their pool was lost.
-    strays: BTreeSet<ActionId>,
+    pub(super) strays: BTreeSet<ActionId>,
     /// Waiting when their pool was lost.
     pub(super) forgotten: usize,
     pub(super) finished_well: BTreeSet<ActionId>,
     pub(super) drained: Vec<NodeId>,
     ticks: usize,
-    epoch: u64,
+    pub(super) epoch: u64,
     /// Orders in the order in which they were given.
     pub(super) given: Vec<(Order, EngineId)>,
 }
@@ -215,25 +215,6 @@ impl World {
 
     fn check_live(&self) {
         assert_eq!(self.pool.live(), self.open.len() + self.strays.len());
-    }
-
-    /// The pool's process is killed, another begins with nothing, and all agents find it.
-    pub(super) fn replace_pool(&mut self) {
-        let running = |action: &&ActionId| {
-            self.processes.values().any(|process| process.running.contains(*action))
-        };
-        let running: BTreeSet<ActionId> = self.open.iter().filter(running).cloned().collect();
-        self.forgotten += self.open.len() - running.len();
-        self.open.clear();
-        self.strays.clear();
-        self.adrift.extend(running);
-        self.epoch += 1 << 32;
-        self.pool = Pool::above(self.epoch, self.config.clone());
-        for machine in self.machines.values_mut() {
-            machine.draining = false;
-        }
-        let names: Vec<NodeId> = self.machines.keys().cloned().collect();
-        names.iter().for_each(|name| self.join(name, false));
     }
 
     pub(super) fn leave(&mut self, name: &NodeId) {

@@ -90,11 +90,11 @@ fn ten_models_take_turns_on_eight_gpus() -> anyhow::Result<()> {
             for number in 0..SERVICES {
                 let object = get(namespace, &format!("rewardservice/teacher-{number}")).await?;
                 let status = &object["status"];
-                let (restored, idle) = (status["restores"].as_u64(), status["waiting"] == 0);
-                if restored.unwrap_or(0) == 0 || !idle || status["running"] != 0 {
+                let own = status["restores"].as_u64().unwrap_or(0);
+                if own == 0 || status["waiting"] != 0 || status["running"] != 0 {
                     return Ok(Err(status.to_string()));
                 }
-                restores += restored.unwrap_or(0);
+                restores += own;
                 resident += status["resident"].as_u64().unwrap_or(0);
             }
             let object = get(namespace, &pool).await?;

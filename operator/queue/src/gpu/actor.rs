@@ -126,13 +126,13 @@ impl Gpu {
     fn take(&mut self, input: Input) {
         match input {
             Input::Call { caller, asked, reply } => self.call(&caller, *asked, reply),
-            Input::Found { action, result } => self.found(&action, result),
+            Input::Found { action, result } => self.found(&action, *result),
             Input::Cancel { caller, job, action, reply } => {
                 // Who has gone does not want the answer.
                 let _gone = reply.send(self.cancel(&caller, &job, &action));
             }
             Input::LinkUp { node, epoch, gpu, answered, outbox } => {
-                self.link_up(node, epoch, *gpu, &answered, outbox);
+                self.link_up(&node, epoch, &gpu, &answered, outbox);
             }
             Input::LinkBatch { node, epoch, messages } => self.link_batch(&node, epoch, messages),
             Input::LinkDown { node, epoch } => self.link_down(&node, epoch),

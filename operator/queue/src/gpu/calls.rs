@@ -1,4 +1,4 @@
-//! The life of a call: looked up, waiting, running, ended, durable, answered.
+//! The life of a call: looked up, waiting, running; its end is in [`super::ends`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,11 +10,11 @@ use rollwright_core::time::Time;
 use rollwright_proto::v1 as pb;
 
 use super::actor::Gpu;
+use super::ends::answer;
 use super::handle::{Input, Reply};
 use super::request::Asked;
-use super::wire;
-use crate::fault::{self, full, infrastructure, user};
-use crate::store::{CallAnswer, Ended, Op};
+use crate::fault::{full, infrastructure, user};
+use crate::store::Ended;
 use rollwright_auth::Caller;
 
 /// How long a call that names no time may wait for its service.
@@ -38,7 +38,7 @@ pub(super) struct Call {
     pub(super) report: Option<pb::CallEnded>,
     /// An agent that waits until its end is durable.
     pub(super) keeper: Option<NodeId>,
-    waiters: Vec<Reply>,
+    pub(super) waiters: Vec<Reply>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -153,6 +153,7 @@ impl Gpu {
             let result = store.result(action.as_str(), now);
             let result = result.map_err(|error| infrastructure("StoreFailed", error.to_string()));
             // After a shutdown nobody needs to know.
+            let result = Box::new(result);
             drop(inbox.blocking_send(Input::Found { action, result }));
         });
     }
@@ -163,7 +164,7 @@ impl Gpu {
         self.calls.insert(action, call);
     }
 
-    fn remove(&mut self, action: &ActionId) -> Option<Call> {
+    pub(super) fn remove(&mut self, action: &ActionId) -> Option<Call> {
         let call = self.calls.remove(action)?;
         self.parts.budget.sub(call.bytes);
         let jobs = &mut self.pools[call.pool].jobs;
@@ -278,125 +279,26 @@ impl Gpu {
     }
 
     /// Answers false where the call is not known here.
-    pub(super) fn cancel(
-        &mut self,
-        caller: &Caller,
-        job: &str,
-        action: &ActionId,
-    ) -> Result<bool, Fault> {
-        let Some(call) = self.calls.get(action) else { return Ok(false) };
+    pub(super) fn cancel(&mut self, caller: &Caller, job: &str, action: &ActionId) -> bool {
+        let Some(call) = self.calls.get(action) else { return false };
         if !caller.may_use(&call.job) || !(job.is_empty() || job == call.job.as_str()) {
-            return Ok(false);
+            return false;
         }
         match call.stage {
-            Stage::Ended(_) => Ok(false),
+            Stage::Ended(_) => false,
             Stage::Looking => {
                 let fault = Fault::new(FaultKind::Cancelled, "Cancelled", "the call was cancelled");
                 if let Some(call) = self.remove(action) {
                     self.refuse(call.waiters, &fault);
                 }
-                Ok(true)
+                true
             }
             Stage::Offered | Stage::Live => {
                 self.events.push_back((call.pool, Event::Cancel(action.clone())));
-                Ok(true)
+                true
             }
         }
     }
-
-    /// The core is done with a call.
-    pub(super) fn ended(&mut self, action: &ActionId, result: Result<(), Fault>) {
-        let now = self.now();
-        let Some(call) = self.calls.get_mut(action) else { return };
-        if matches!(call.stage, Stage::Ended(_)) {
-            return;
-        }
-        if let (Stage::Offered, Err(fault)) = (&call.stage, &result) {
-            // Refused: it was never accepted, and the same id may come again.
-            let fault = fault.clone();
-            let Some(call) = self.remove(action) else { return };
-            return self.refuse(call.waiters, &fault);
-        }
-        let pool = &mut self.pools[call.pool];
-        if call.run.is_some() {
-            let tally = &mut pool.tallies[call.service.0];
-            tally.running = tally.running.saturating_sub(1);
-        }
-        let report = call.report.take();
-        let outcome = result.and_then(|()| response(call, report));
-        let service = pool.label(call.service).to_owned();
-        let metrics = &self.parts.metrics.gpu;
-        let kind = outcome.as_ref().map_or_else(|fault| fault.kind.as_str(), |_| "answered");
-        metrics.ended.with_label_values(&[&service, kind]).inc();
-        let took = now.since(call.submitted).as_secs_f64();
-        metrics.act_seconds.with_label_values(&[&service]).observe(took);
-        let (response, fault) = match outcome {
-            Ok(response) => (Some(response), None),
-            Err(fault) => (None, Some(fault::to_proto(&fault))),
-        };
-        let record = Arc::new(Ended {
-            job: call.job.as_str().to_owned(),
-            at: now.as_nanos(),
-            call: Some(CallAnswer { service, response, fault }),
-            ..Ended::default()
-        });
-        call.stage = Stage::Ended(Arc::clone(&record));
-        self.ops.push(Op::Answer { action: action.clone(), record });
-    }
-
-    /// The answer is on disk: now it may be known.
-    pub(super) fn durable(&mut self, action: &ActionId) {
-        let Some(call) = self.remove(action) else { return };
-        if let Stage::Ended(record) = &call.stage {
-            answer(call.waiters, record);
-        }
-        if let Some(keeper) = &call.keeper {
-            self.acknowledge(keeper, action);
-        }
-    }
-
-    pub(super) fn refuse(&self, waiters: Vec<Reply>, fault: &Fault) {
-        self.parts.metrics.refused.with_label_values(&[fault.kind.as_str()]).inc();
-        for waiter in waiters {
-            // Who has gone does not want the answer.
-            let _gone = waiter.send(Err(fault.clone()));
-        }
-    }
-}
-
-fn answer(waiters: Vec<Reply>, ended: &Ended) {
-    let call = ended.call.clone().unwrap_or_default();
-    let answer = match (call.response, call.fault) {
-        (Some(response), _) => Ok(response),
-        (None, Some(fault)) => Err(fault::from_proto(fault)),
-        (None, None) => Err(wire::lost()),
-    };
-    for waiter in waiters {
-        // Who has gone may ask again.
-        let _gone = waiter.send(answer.clone());
-    }
-}
-
-/// What an engine answered, with our account of the time.
-fn response(call: &Call, report: Option<pb::CallEnded>) -> Result<pb::CallResponse, Fault> {
-    let report = report.ok_or_else(wire::lost)?;
-    let exec_s = report.exec_s;
-    let reply = match report.end {
-        Some(pb::call_ended::End::Reply(reply)) => reply,
-        Some(pb::call_ended::End::Fault(fault)) => return Err(fault::from_proto(fault)),
-        None => return Err(wire::lost()),
-    };
-    let run = call.run.as_ref();
-    Ok(pb::CallResponse {
-        status: reply.status,
-        headers: reply.headers,
-        body: reply.body,
-        degree: run.map_or(0, |run| run.degree),
-        node: run.map_or_else(String::new, |run| run.node.to_string()),
-        queue_s: run.map_or(0.0, |run| run.began.since(call.submitted).as_secs_f64()),
-        restore_s: run.map_or(0.0, |run| run.restored_for.as_secs_f64()),
-        exec_s,
-    })
 }
 
 fn id_reused(action: &ActionId) -> Fault {

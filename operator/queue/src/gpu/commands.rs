@@ -57,7 +57,7 @@ impl Gpu {
                 self.send(&node, ToAgent::StopEngine(stop));
             }
             Command::Run { action, engine, node, deadline } => {
-                self.run_call(at, &action, engine, node, deadline);
+                self.run_call(at, &action, engine, &node, deadline);
             }
             Command::Cancel { action, engine, node } => {
                 let action_id = action.as_str().to_owned();
@@ -74,7 +74,7 @@ impl Gpu {
         at: usize,
         action: &ActionId,
         engine: EngineId,
-        node: NodeId,
+        node: &NodeId,
         deadline: Time,
     ) {
         let now = self.now();
@@ -112,6 +112,6 @@ impl Gpu {
             timeout: wire::duration(limit),
             job: job.as_str().to_owned(),
         };
-        self.send(&node, ToAgent::StartCall(start));
+        self.send(node, ToAgent::StartCall(start));
     }
 }

@@ -29,7 +29,7 @@ pub(crate) enum Input {
     /// The stored answer of an id was looked up.
     Found {
         action: ActionId,
-        result: Result<Option<Ended>, Fault>,
+        result: Box<Result<Option<Ended>, Fault>>,
     },
     /// Answers false where the call is not known here.
     Cancel {
@@ -37,7 +37,7 @@ pub(crate) enum Input {
         /// As it was named; empty for any.
         job: String,
         action: ActionId,
-        reply: oneshot::Sender<Result<bool, Fault>>,
+        reply: oneshot::Sender<bool>,
     },
     LinkUp {
         node: NodeId,
@@ -97,7 +97,7 @@ impl GpuHandle {
     ) -> Result<bool, Fault> {
         let (reply, answer) = oneshot::channel();
         self.send(Input::Cancel { caller, job, action, reply }).await?;
-        answer.await.map_err(|_| stopping())?
+        answer.await.map_err(|_| stopping())
     }
 
     /// For destructors: cancels a call that nobody can ask for again.

@@ -12,7 +12,7 @@ use rollwright_core::time::Time;
 use rollwright_proto::v1 as pb;
 
 use super::actor::Gpu;
-use super::calls::Run;
+use super::calls::{Run, Stage};
 use super::pool;
 use super::wire;
 use crate::fault;
@@ -31,13 +31,13 @@ pub(super) struct Link {
 impl Gpu {
     pub(super) fn link_up(
         &mut self,
-        node: NodeId,
+        node: &NodeId,
         epoch: u64,
-        gpu: pb::GpuNode,
+        gpu: &pb::GpuNode,
         answered: &[String],
         outbox: Arc<Mailbox<pb::QueueMessage>>,
     ) {
-        if self.links.get(&node).is_some_and(|link| link.epoch > epoch) {
+        if self.links.get(node).is_some_and(|link| link.epoch > epoch) {
             return;
         }
         let Some(at) = self.pools.iter().position(|pool| pool.name == gpu.pool) else {
@@ -57,15 +57,12 @@ impl Gpu {
         let mut engines = Vec::new();
         for live in &gpu.engines {
             let service = self.pools[at].service(&live.service);
-            match (service, Degree::new(live.degree)) {
-                (Some(service), Ok(degree)) => {
-                    engines.push(adopted(live, Kind { service, degree }, &gpu.calls, now));
-                }
-                _ => {
-                    // Its service is gone: so shall it, and its GPUs wait for that.
-                    let gpus = live.first_gpu..live.first_gpu.saturating_add(live.degree.min(8));
-                    known.strays.insert(live.engine, gpus.collect());
-                }
+            if let (Some(service), Ok(degree)) = (service, Degree::new(live.degree)) {
+                engines.push(adopted(live, Kind { service, degree }, &gpu.calls, now));
+            } else {
+                // Its service is gone: so shall it, and its GPUs wait for that.
+                let gpus = live.first_gpu..live.first_gpu.saturating_add(live.degree.min(8));
+                known.strays.insert(live.engine, gpus.collect());
             }
         }
         let lost: BTreeSet<u32> =
@@ -73,11 +70,11 @@ impl Gpu {
         for engine in known.strays.keys() {
             let limit = wire::duration(Duration::from_secs(30));
             let stop = pb::StopEngine { engine: *engine, order: 0, limit };
-            self.send(&node, ToAgent::StopEngine(stop));
+            self.send(node, ToAgent::StopEngine(stop));
         }
         self.pools[at].nodes.insert(node.clone(), known);
         for live in &gpu.calls {
-            self.live_call(at, &node, live, &engines, answered);
+            self.live_call(at, node, live, &engines, answered);
         }
         let joined = Node {
             name: node.clone(),
@@ -89,11 +86,29 @@ impl Gpu {
         };
         self.events.push_back((at, Event::Joined(joined)));
         self.work();
-        // What the core did not take in goes with its engine.
-        for live in gpu.calls.iter().filter(|live| !live.ended) {
-            let Ok(action) = ActionId::new(&live.action_id) else { continue };
-            let lost = self.pools[at].core.runs_on(&action).is_none();
-            if lost && self.calls.get(&action).is_some_and(|call| call.asked.is_none()) {
+        self.give_up_lost(at, node, &gpu.calls);
+    }
+
+    /// Calls of a node that the core did not take in, and that its agent does not have any more.
+    fn give_up_lost(&mut self, at: usize, node: &NodeId, live: &[pb::LiveCall]) {
+        let core = &self.pools[at].core;
+        let lost = self.calls.iter().filter(|(action, call)| {
+            let here = call.run.as_ref().is_some_and(|run| run.node == *node);
+            let ended = live.iter().any(|live| live.ended && live.action_id == action.as_str());
+            here && !ended && core.runs_on(action).is_none()
+        });
+        let lost: Vec<ActionId> = lost.map(|(action, _)| action.clone()).collect();
+        for action in lost {
+            let Some(call) = self.calls.get_mut(&action) else { continue };
+            if matches!(call.stage, Stage::Ended(_)) {
+                continue;
+            }
+            if call.asked.is_some() {
+                // Its caller has asked again, and it waits.
+                call.run = None;
+                let running = &mut self.pools[at].tallies[call.service.0].running;
+                *running = running.saturating_sub(1);
+            } else {
                 let message = "the engine that the call ran on could not be taken over";
                 self.ended(&action, Err(fault::infrastructure("EngineNotTakenOver", message)));
             }
@@ -249,9 +264,12 @@ impl Gpu {
         let event = Event::Finished { action: action.clone(), engine, result: result.clone() };
         self.events.push_back((at, event));
         self.work();
-        // One whose engine was not taken over is none of the core's.
+        // One whose engine was not taken over does not run in the core's books, but it may wait
+        // there, since its caller has asked again.
         if self.pools[at].core.runs_on(&action).is_none() {
             self.ended(&action, result);
+            self.events.push_back((at, Event::Cancel(action)));
+            self.work();
         }
     }
 

@@ -1,4 +1,4 @@
-//! From RewardServices with `gpu` to settings.
+//! From `RewardService`s with `gpu` to settings.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use rollwright_core::ids::{InvalidId, JobId};
 use rollwright_crds::engine::EngineType;
 use rollwright_crds::pool::GpuRole;
 use rollwright_crds::reward::{EvictBackend, GpuReward};
-use rollwright_crds::{ActionQueue, ResourcePool, RewardService};
+use rollwright_crds::{ActionQueue, ByteSize, ResourcePool, RewardService};
 use rollwright_proto::v1 as pb;
 
 use super::config::{GpuPool, GpuService};
@@ -19,13 +19,13 @@ use crate::manifest::JobNames;
 /// What an engine moves in a second, until it is measured.
 const EXPECTED_BANDWIDTH: u64 = 20 << 30;
 /// What starting an engine takes, until it is measured.
-const EXPECTED_LAUNCH: Duration = Duration::from_secs(60);
+const EXPECTED_LAUNCH: Duration = Duration::from_mins(1);
 /// The image of an engine that is a process of its node; `args` are its whole command line.
 const PROCESS: &str = "process";
 /// Calls that wait or run at most: the bytes of their bodies are bounded beside that.
 const MOST_CALLS: usize = 20_000;
 
-/// Why RewardServices do not make a GPU pool.
+/// Why `RewardService`s do not make a GPU pool.
 #[derive(Debug, thiserror::Error)]
 pub enum GpuManifestError {
     /// Its pool is none of the queue's.
@@ -108,7 +108,7 @@ impl QueueConfig {
                 let (service, queue) = (id.clone(), self.name.clone());
                 GpuManifestError::UnknownPool { service, queue, pool: gpu.pool.to_string(), known }
             })?;
-            pool.services.push(read(id, gpu)?);
+            pool.services.push(read(&id, gpu)?);
         }
         self.gpu_pools = made.into_values().collect();
         Ok(())
@@ -135,14 +135,16 @@ fn id(
     Ok(id)
 }
 
-fn read(id: String, gpu: &GpuReward) -> Result<GpuService, GpuManifestError> {
+fn read(id: &str, gpu: &GpuReward) -> Result<GpuService, GpuManifestError> {
     let mut degrees = BTreeMap::new();
     for gpus in &gpu.degrees {
         let degree = Degree::new(*gpus)
-            .map_err(|source| GpuManifestError::Degree { service: id.clone(), source })?;
+            .map_err(|source| GpuManifestError::Degree { service: id.to_owned(), source })?;
         let footprint = gpu.footprints.iter().find(|of| of.degree == *gpus);
-        let footprint = footprint
-            .ok_or_else(|| GpuManifestError::NoFootprint { service: id.clone(), degree: *gpus })?;
+        let footprint = footprint.ok_or_else(|| GpuManifestError::NoFootprint {
+            service: id.to_owned(),
+            degree: *gpus,
+        })?;
         let device = footprint.device.bytes();
         let moving = Duration::from_secs_f64(device as f64 / EXPECTED_BANDWIDTH as f64);
         let expected = Limits {
@@ -151,12 +153,12 @@ fn read(id: String, gpu: &GpuReward) -> Result<GpuService, GpuManifestError> {
             evict: Duration::from_secs(1),
             stop: Duration::from_secs(5),
         };
-        let residue = footprint.residue.map_or(0, |bytes| bytes.bytes());
-        let host = footprint.host.map_or(0, |bytes| bytes.bytes());
+        let residue = footprint.residue.map_or(0, ByteSize::bytes);
+        let host = footprint.host.map_or(0, ByteSize::bytes);
         degrees.insert(degree, Footprint { device, residue, host, expected });
     }
     let core = Service {
-        name: id.clone(),
+        name: id.to_owned(),
         batch: gpu.batch as usize,
         pinned: gpu.pinned as usize,
         degrees,
@@ -167,7 +169,7 @@ fn read(id: String, gpu: &GpuReward) -> Result<GpuService, GpuManifestError> {
             stop: gpu.limits.stop.duration(),
         },
     };
-    Ok(GpuService { engine: engine(&id, gpu), core, timeout: gpu.timeout.duration() })
+    Ok(GpuService { engine: engine(id, gpu), core, timeout: gpu.timeout.duration() })
 }
 
 fn engine(id: &str, gpu: &GpuReward) -> pb::EngineSpec {

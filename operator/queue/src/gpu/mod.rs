@@ -15,6 +15,7 @@ mod actor;
 mod calls;
 mod commands;
 mod config;
+mod ends;
 mod handle;
 mod links;
 mod manifest;

@@ -204,13 +204,12 @@ impl Scheduler {
                 self.transfers.done(node, done.transfer, done.fault.map(fault::from_proto));
                 None
             }
-            // The GPU pools are told of these.
-            FromAgent::EngineReport(_)
+            // Of a heartbeat its arrival is what counts, of the others the GPU pools are told.
+            FromAgent::Heartbeat(_)
+            | FromAgent::EngineReport(_)
             | FromAgent::EngineBroke(_)
             | FromAgent::GpuChanged(_)
             | FromAgent::CallEnded(_) => None,
-            // Its arrival is what counts.
-            FromAgent::Heartbeat(_) => None,
             FromAgent::Hello(_) => {
                 return Err(fault::user("InvalidLink", "hello comes once, as the first message"));
             }
