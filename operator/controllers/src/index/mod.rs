@@ -19,7 +19,7 @@ mod pods;
 
 pub(crate) use bookings::{Booked, Booking};
 pub(crate) use nodes::GpuNode;
-pub(crate) use pods::{Held, Key, job_of};
+pub(crate) use pods::{Held, Key, Whose, job_of};
 
 use bookings::Bookings;
 use nodes::GpuNodes;

@@ -49,12 +49,32 @@ pub(crate) struct Held {
     pub(crate) requests: Requests,
     /// It is bound to the node, and not only made for it.
     pub(crate) bound: bool,
-    /// It belongs to the node itself.
-    pub(crate) of_node: bool,
-    /// It is a reservation of ours.
-    pub(crate) reserves: bool,
-    /// It is an agent of a release in its namespace.
-    pub(crate) agent: bool,
+    /// Whose it is.
+    pub(crate) whose: Whose,
+}
+
+/// Whose a pod is, as a node sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Whose {
+    /// Somebody's work.
+    Others,
+    /// The node's own: of a DaemonSet, or a static one.
+    Node,
+    /// The same, and an agent of a release in its namespace.
+    Agent,
+    /// A reservation of ours.
+    Reservation,
+}
+
+impl Whose {
+    fn of(pod: &Pod) -> Self {
+        match () {
+            () if is_reservation(pod) => Self::Reservation,
+            () if is_agent(pod) => Self::Agent,
+            () if is_of_node(pod) => Self::Node,
+            () => Self::Others,
+        }
+    }
 }
 
 impl Pods {
@@ -97,8 +117,7 @@ impl Pods {
         }
         if let Some(node) = &node {
             let bound = bound_to(pod).is_some();
-            let held =
-                Held { requests, bound, of_node: is_of_node(pod), reserves, agent: is_agent(pod) };
+            let held = Held { requests, bound, whose: Whose::of(pod) };
             self.nodes.entry(node.clone()).or_default().insert(key.clone(), held);
         }
         let held = pool.filter(|_| is_worker(pod) && !has_ended(pod)).cloned();

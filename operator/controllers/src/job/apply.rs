@@ -52,12 +52,14 @@ pub(super) async fn identity(
     runs: bool,
 ) -> Result<(), CallError> {
     let Identity { config, keys, metrics } = identity;
-    let mut news = context.apply(GATEWAY, config).await?;
-    news |= context.apply(GATEWAY, keys).await?;
+    context.apply(GATEWAY, config).await?;
+    let namespace = keys.metadata.namespace.as_deref().unwrap_or_default();
+    let before = context.secret(namespace, &keys.name_any()).await?;
+    context.apply(GATEWAY, keys).await?;
     if let Some(metrics) = metrics {
         context.apply(GATEWAY, metrics).await?;
     }
-    if news && runs {
+    if runs && before.is_some_and(|before| before.data != keys.data) {
         hand_over(context, &keys.metadata).await?;
     }
     Ok(())

@@ -11,6 +11,7 @@ use rollwright_crds::pool::PoolOwner;
 use super::claims::{self, Ownership, QUEUE};
 use super::nodes::{self, Requests, Size, compatible, is_ready, matches, selector};
 use crate::context::Context;
+use crate::index::Whose;
 use crate::labels;
 use crate::observed::{Observed, QueueSnapshot};
 use crate::owner;
@@ -150,13 +151,14 @@ fn nodes_of(
     let index = stores.index.read();
     for (name, node) in &mut nodes {
         for (pod, held) in index.on(name) {
-            if !held.bound || (held.reserves && pod.0 == namespace) {
+            if !held.bound || (held.whose == Whose::Reservation && pod.0 == namespace) {
                 continue;
             }
             node.used = node.used.plus(held.requests);
-            node.agent |= held.agent && pod.0 == namespace;
+            node.agent |= held.whose == Whose::Agent && pod.0 == namespace;
             // A queue or gateway of ours disturbs sandboxes as much as anybody's pod.
-            node.others |= !held.of_node && held.requests.milli > 0;
+            let of_node = matches!(held.whose, Whose::Node | Whose::Agent);
+            node.others |= !of_node && held.requests.milli > 0;
         }
     }
     Found { nodes, silent, overlaps }
