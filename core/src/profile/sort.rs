@@ -7,8 +7,10 @@ use super::sketch::Sketch;
 use crate::elastic::{InvalidWork, Work};
 use crate::resources::{UnitChoice, Units};
 
-/// Taken where nothing is known: seconds on one core, and the serial fraction.
-const UNKNOWN: Amdahl = Amdahl { serial: 2.5, parallel: 7.5 };
+/// Taken where nothing is known: ten seconds on one core, half of which more cores shorten,
+/// the mean of all that it may be. To think that all scales gives cores away that the waiting
+/// need; on a node with room it is tried all the same.
+const UNKNOWN: Amdahl = Amdahl { serial: 5.0, parallel: 5.0 };
 /// On a share it used this part of it or less: it was not held back.
 const HELD_BACK: f64 = 0.8;
 /// What one more action counts in the mean use of a core, from the eighth on.

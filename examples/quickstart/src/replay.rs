@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::record::{ActionRecord, Run, TrajectoryRecord};
 
 /// The serial fraction where no command ran on different units: what the queue assumes too.
-const ASSUMED_SERIAL: f64 = 0.25;
+const ASSUMED_SERIAL: f64 = 0.5;
 /// Nothing is quicker: the format wants durations above what rounds to nothing.
 const LEAST_S: f64 = 1e-6;
 

@@ -125,8 +125,8 @@ fn what_a_core_second_costs_later_ones_grows_with_the_line_and_the_load() {
         let expected = arrivals.expected(at(f64::from(count)), usize::MAX);
         arrivals.price_beyond(&expected, cores)
     };
-    assert_eq!(price(20, 3, 8), 0.0, "hardly anything has come yet");
-    assert_eq!(price(200, 0, 8), 0.0, "nobody waits");
+    assert!(price(20, 3, 8) < 1e-9, "hardly anything has come yet");
+    assert!(price(200, 0, 8) < 1e-9, "nobody waits");
     assert!((price(200, 4, 8) - 1.0).abs() < 1e-9, "half a second each, for twice as many");
     assert!(price(200, 8, 8) > price(200, 4, 8));
     assert!(price(200, 4, 5) > price(200, 4, 8));

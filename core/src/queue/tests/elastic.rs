@@ -109,6 +109,23 @@ fn durations_are_learned_and_light_actions_share_a_core() {
 }
 
 #[test]
+fn what_is_not_known_is_not_given_the_cores_that_others_wait_for() {
+    let mut timed = timed(2, 1);
+    let units = &[1.0, 2.0];
+    // As a test suite that was run once on each: it hardly scales.
+    for (a, tried) in [(0, &[1.0][..]), (1, &[2.0][..])] {
+        timed.submit(a, 0, unforeseen(tried, 1.0, 0.9));
+        timed.run_until(timed.now + 100.0);
+    }
+    for a in 2..7 {
+        timed.submit(a, 0, unforeseen(units, 1.0, 0.9));
+    }
+    timed.run_until(timed.now + 100.0);
+    let wide = (2..7).filter(|a| timed.started[&action(*a)].0.as_f64() > 1.0).count();
+    assert!(wide <= 1, "the last may have both cores: {wide}");
+}
+
+#[test]
 fn those_who_ask_for_long_ones_do_not_delay_the_short() {
     let mut timed = timed(2, 1);
     for a in 0..4 {

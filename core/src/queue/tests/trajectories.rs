@@ -47,18 +47,19 @@ fn what_is_learned_meanwhile_changes_no_place() {
 #[test]
 fn the_line_expects_the_trajectories_that_have_not_acted() {
     let mut timed = timed(2, 3);
-    let to_come = |timed: &Timed| timed.queue.nodes[&node(0)].crowd.newcomers().unwrap().to_come;
-    assert_eq!(to_come(&timed), 3.0);
+    let to_come =
+        |timed: &Timed| timed.queue.nodes[&node(0)].crowd.newcomers().unwrap().to_come as usize;
+    assert_eq!(to_come(&timed), 3);
     timed.submit(0, 1, followed_by(1.0, 0.0));
     timed.submit(1, 1, followed_by(1.0, 0.0));
-    assert_eq!(to_come(&timed), 2.0, "the second of one trajectory changes nothing");
+    assert_eq!(to_come(&timed), 2, "the second of one trajectory changes nothing");
     let now = crate::time::Time::ZERO;
     timed.queue.on_event(Event::Close(trajectory(0)), now);
     let closed = crate::queue::NodeReport::SandboxClosed(trajectory(0));
     timed.queue.on_event(Event::Report { node: node(0), epoch: 1, report: closed }, now);
-    assert_eq!(to_come(&timed), 1.0);
+    assert_eq!(to_come(&timed), 1);
     timed.run_until(10.0);
-    assert_eq!(to_come(&timed), 1.0);
+    assert_eq!(to_come(&timed), 1);
 }
 
 proptest! {
