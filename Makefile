@@ -63,6 +63,7 @@ test: deps-test init test-images ## Run all tests, on a real Docker engine and a
 	cargo build --locked --workspace --bins
 	cargo test --locked --workspace --exclude rollwright-e2e-kubernetes --no-fail-fast
 	ROLLWRIGHT_REQUIRE_QUEUE=1 clients/python/scripts/test.sh -q
+	"$$(e2e/reward-server/python.sh)" -m unittest discover -s e2e/reward-server/tests
 	ROLLWRIGHT_BIN=$(CURDIR)/target/debug/rollwright examples/grpo-tiny/run.sh --steps 35 --out $(CURDIR)/target/grpo-tiny-test
 	e2e/cgroup-v2/run.sh
 	$(MAKE) test-kubernetes
@@ -81,8 +82,12 @@ cluster-binaries: deps-cluster ## Build the programs of a Kubernetes cluster (on
 	@e2e/kubernetes/binaries.sh >/dev/null
 
 .PHONY: bench
-bench: build test-images ## Print the benchmark figures, baselines in the same run
-	@$(AS_ROOT) $(BIN)/bench $(BENCH_ARGS)
+bench: build image test-images ## Print the benchmark figures, baselines in the same run
+	@set -e; python=$$(examples/quickstart/agent/venv.sh); $(AS_ROOT) $(BIN)/bench --python "$$python" $(BENCH_ARGS)
+
+.PHONY: bench-gpu
+bench-gpu: ## Print the figures of reward services on GPUs (BENCH_ARGS=--fake without one)
+	@e2e/gpu/bench.sh $(BENCH_ARGS)
 
 .PHONY: bench-gateway
 bench-gateway: deps-build ## Print what the gateway costs beside nginx, haproxy and other routers

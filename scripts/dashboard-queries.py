@@ -4,12 +4,15 @@
   dashboard-queries.py              prints them, one JSON object {where, query} a line, with the
                                     variables filled in, ready for /api/v1/query
   dashboard-queries.py --check      checks that each metric they name is registered in the source
-  dashboard-queries.py --at URL     asks the Prometheus there, and fails where a query returns nothing
+  dashboard-queries.py --at URL     asks the Prometheus there: each query must return a number, each
+                                    variable have a value, each metric of dashboards and alert
+                                    rules be scraped, and each rule be loaded and evaluated
   dashboard-queries.py --window 5m  the time that rates are taken over (default 5m)
 """
 
 import argparse
 import json
+import math
 import re
 import sys
 import urllib.parse
@@ -26,6 +29,7 @@ SOURCES = {
     "rollwright_queue_": ["operator/queue/src"],
 }
 NAME = re.compile(r"\brollwright_[a-z_]+\b")
+VARIABLE = re.compile(r"\$(namespace|rolloutjob|queue|node)\b")
 
 
 def targets(panels):
@@ -39,8 +43,17 @@ def dashboards(window):
     for path in sorted((FILES / "dashboards").glob("*.json")):
         for title, query in targets(json.loads(path.read_text())["panels"]):
             query = query.replace("$__rate_interval", window)
-            query = re.sub(r"\$(namespace|rolloutjob|queue|node)\b", ".*", query)
-            yield f"{path.name}: {title}", query
+            yield f"{path.name}: {title}", VARIABLE.sub(".*", query)
+
+
+def variables():
+    """What the variables of the dashboards may be, as queries: a series for each value."""
+    for path in sorted((FILES / "dashboards").glob("*.json")):
+        for variable in json.loads(path.read_text())["templating"]["list"]:
+            if variable["type"] == "query":
+                query = VARIABLE.sub(".*", variable["query"]["query"])
+                metric, label = re.fullmatch(r"label_values\((.+), (\w+)\)", query).groups()
+                yield f"{path.name}: ${variable['name']}", f"group by ({label}) ({metric})", label
 
 
 def alerts():
@@ -73,13 +86,31 @@ def registered(name):
     )
 
 
-def without_data(url, queries):
-    """Those that return no series at all; a quantile of nothing observed is NaN, and data."""
+def ask(url, path, **parameters):
+    address = f"{url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
+    with urllib.request.urlopen(address, timeout=30) as answer:
+        return json.load(answer)["data"]
+
+
+def missing(url, queries):
+    """What the Prometheus at a URL cannot show. NaN is no number: a quantile of nothing observed."""
     for where, query in queries:
-        address = f"{url}/api/v1/query?{urllib.parse.urlencode({'query': query})}"
-        with urllib.request.urlopen(address, timeout=30) as answer:
-            if not json.load(answer)["data"]["result"]:
-                yield f"{where}: nothing for {query}"
+        series = ask(url, "query", query=query)["result"]
+        if not any(math.isfinite(float(one["value"][1])) for one in series):
+            yield f"{where}: nothing for {query}"
+    for where, query, label in variables():
+        if not any(one["metric"].get(label) for one in ask(url, "query", query=query)["result"]):
+            yield f"{where}: no value of {label} in {query}"
+    scraped = set(ask(url, "label/__name__/values"))
+    for where, query in [*queries, *alerts()]:
+        for name in sorted(set(NAME.findall(query)) - scraped):
+            yield f"{where}: {name} is not scraped"
+    groups = ask(url, "rules", type="alert")["groups"]
+    health = {rule["name"]: rule["health"] for group in groups for rule in group["rules"]}
+    for where, _ in alerts():
+        state = health.get(where.split(": ")[1], "not loaded")
+        if state != "ok":
+            yield f"{where}: {state}"
 
 
 def main():
@@ -90,9 +121,13 @@ def main():
     arguments = arguments.parse_args()
     queries = [*dashboards(arguments.window)]
     if arguments.at:
-        empty = list(without_data(arguments.at, queries))
-        print(f"{len(queries) - len(empty)} of {len(queries)} queries return data", *empty, sep="\n")
-        sys.exit(bool(empty))
+        lines = sorted(set(missing(arguments.at, queries)))
+        for line in lines:
+            print(line, file=sys.stderr)
+        if lines:
+            sys.exit(1)
+        print(f"{len(queries)} queries return data, {len([*alerts()])} alert rules are evaluated")
+        return
     if not arguments.check:
         for where, query in queries:
             print(json.dumps({"where": where, "query": query}))

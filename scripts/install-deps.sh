@@ -32,6 +32,7 @@ for part in "$@"; do
     [ -x /usr/lib/cni/ptp ] || apt_install containernetworking-plugins
     have ip || apt_install iproute2
     have conntrack || apt_install conntrack
+    have prometheus || apt_install prometheus
     have openssl || apt_install openssl
     have nsenter unshare setpriv || apt_install util-linux
     scripts/go.sh >/dev/null

@@ -221,8 +221,10 @@ impl Cli {
             Gpus::Fake(FakeConfig { gpus, memory, host, bandwidth, load: bandwidth, orders })
         });
         let config = AgentConfig {
-            gpus: fake
-                .unwrap_or(Gpus::Driver { arena: self.gpu_arena_mib.saturating_mul(1 << 20) }),
+            gpus: fake.unwrap_or(Gpus::Driver {
+                arena: self.gpu_arena_mib.saturating_mul(1 << 20),
+                most: u32::MAX,
+            }),
             engine_memory: host,
             gpu_pool: self.gpu_pool,
             pool: self.pool,

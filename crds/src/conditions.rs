@@ -94,6 +94,8 @@ pub mod reasons {
     pub const CLASS_EXHAUSTED: &str = "ClassExhausted";
     /// The process is up, its agents are not.
     pub const AGENTS_DISCONNECTED: &str = "AgentsDisconnected";
+    /// The Secret that tells agents whom to dial holds no more.
+    pub const LINKS_FULL: &str = "LinksFull";
     /// The spec asks for something that this version cannot do.
     pub const UNSUPPORTED: &str = "Unsupported";
     /// Asked for by `spec.suspend`.

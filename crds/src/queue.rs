@@ -114,7 +114,7 @@ pub struct Policy {
     pub depth: Option<u32>,
 }
 
-/// A setting of a policy that this version does not have.
+/// A setting that a policy does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unavailable {
     /// The field below `spec.policy`.
@@ -128,15 +128,16 @@ pub struct Unavailable {
 impl std::fmt::Display for Unavailable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { field, value, instead } = self;
-        write!(f, "spec.policy.{field} `{value}` is not available in this version: use {instead}")
+        write!(f, "spec.policy.{field} `{value}` is there only with type Elastic: use {instead}")
     }
 }
 
 impl ActionQueueSpec {
-    /// What it asks for that no queue of this version can do.
+    /// What it asks for that no queue can do.
     pub fn unavailable(&self) -> Option<Unavailable> {
         let (field, value, instead) = ("ordering", "TrajectoryAware", "Fcfs");
-        let asked = self.policy.ordering == Ordering::TrajectoryAware;
+        let asked = self.policy.ordering == Ordering::TrajectoryAware
+            && self.policy.kind != PolicyType::Elastic;
         asked.then_some(Unavailable { field, value, instead })
     }
 }

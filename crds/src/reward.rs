@@ -11,7 +11,7 @@ use crate::name::Name;
 
 mod gpu;
 
-pub use gpu::{EvictBackend, Footprint, GpuReward, OrderLimits, Probe};
+pub use gpu::{Ask, EvictBackend, Footprint, GpuReward, OrderLimits, Probe};
 
 /// What scores trajectories: exactly one of `gpu`, `serverless` and `sandbox`.
 #[derive(Clone, Debug, PartialEq, Eq, CustomResource, Serialize, Deserialize, KubeSchema)]

@@ -13,8 +13,10 @@ mod pool;
 mod queue;
 mod references;
 mod reward;
+mod unavailable;
 
 pub use references::references;
+pub use unavailable::Unavailable;
 
 /// One broken rule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

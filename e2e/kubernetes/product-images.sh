@@ -2,7 +2,8 @@
 # Makes the product's images and those of its simulators from built programs, on this machine's
 # Docker engine. Usage: product-images.sh PROGRAMS DIR
 #   PROGRAMS  holds rollwright, rollwright-agent, engine-sim and vllm-sim, as cargo leaves them
-#   DIR       gets product.tar for the pods, and sandboxes.tar for the node's Docker engine
+#   DIR       gets product.tar for the pods, and sandboxes.tar for the node's Docker engine: sandboxes, and
+#             engines of reward services
 set -euo pipefail
 programs=$1 dir=$2
 cd "$(dirname "$0")/../.."
@@ -18,7 +19,7 @@ done
 cp "${ROLLWRIGHT_INIT:-target/quick/rollwright-init}" "$work/rollwright-init" 2>/dev/null ||
   die "rollwright-init is missing: run make init"
 
-docker/build.sh --prebuilt "$work" --tag e2e
+docker/build.sh --prebuilt "$work" --tag e2e --dind
 mkdir "$work/simulators"
 mv "$work"/{engine-sim,vllm-sim} "$work/simulators"
 docker build -q -f - -t rollwright/engine-sim:e2e "$work/simulators" >/dev/null <<'END'
@@ -29,4 +30,4 @@ USER 65532:65532
 END
 docker save -o "$dir/product.tar" rollwright/rollwright:e2e rollwright/rollwright-agent:e2e rollwright/engine-sim:e2e
 scripts/busybox-image.sh
-docker save -o "$dir/sandboxes.tar" rollwright/busybox:local
+docker save -o "$dir/sandboxes.tar" rollwright/busybox:local rollwright/engine-sim:e2e

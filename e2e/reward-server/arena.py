@@ -87,9 +87,9 @@ class Files:
         self.size = -(-size // block_bytes) * block_bytes
         self.libc = ctypes.CDLL(None, use_errno=True)
         self.libc.mmap.restype = ctypes.c_void_p
-        self.libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [
-            ctypes.c_long
-        ]
+        self.libc.mmap.argtypes = (
+            [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
+        )
         self.address = self.mmap(None, self.size, 0, PRIVATE | ANONYMOUS, -1)
 
     def mmap(self, address, size, protection, flags, fd):

@@ -150,9 +150,7 @@ def main():
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--name", default="reward")
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
-    parser.add_argument(
-        "--keep-nothing", action="store_true", help="read the file at each wake-up"
-    )
+    parser.add_argument("--keep-nothing", action="store_true", help="read the file at each wake-up")
     args = parser.parse_args()
     library, layout = arrays.choose(args.device), weights.read_layout(args.model)
     residence = Residence(RewardModel(library, layout))

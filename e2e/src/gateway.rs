@@ -39,6 +39,8 @@ pub struct Setup {
     pub rollout: Value,
     /// A serverless reward service that scores everything.
     pub reward: Option<String>,
+    /// Teachers: name, `spec.gpu.engine.type`, and the address that it always runs at.
+    pub teachers: Vec<(&'static str, &'static str, String)>,
     /// The socket of an action queue.
     pub queue: Option<PathBuf>,
 }
@@ -78,8 +80,11 @@ impl Setup {
             "allocation": {"fixed": {"groups": [{"pool": "gpus", "degree": 1, "workers": 1}]}},
             "rollout": rollout,
         });
-        if self.reward.is_some() {
-            spec["rewardServices"] = json!([{"name": "judge"}]);
+        let judge = self.reward.is_some().then_some("judge");
+        let names = judge.into_iter().chain(self.teachers.iter().map(|(name, ..)| *name));
+        let services: Vec<Value> = names.map(|name| json!({"name": name})).collect();
+        if !services.is_empty() {
+            spec["rewardServices"] = services.into();
         }
         if self.queue.is_some() {
             spec["actionQueue"] = json!({"name": "test"});
@@ -97,6 +102,19 @@ impl Setup {
             let reward = json!({"apiVersion": "rollwright.dev/v1alpha1", "kind": "RewardService",
                 "metadata": {"name": "judge"}, "spec": {"serverless": {"url": url}}});
             std::fs::write(dir.join("reward.yaml"), reward.to_string())?;
+        }
+        if !self.teachers.is_empty() {
+            let queue = json!({"apiVersion": "rollwright.dev/v1alpha1", "kind": "ActionQueue",
+                "metadata": {"name": "teachers"}, "spec": {"pools": ["gpus"]}});
+            std::fs::write(dir.join("teachers.yaml"), queue.to_string())?;
+        }
+        for (name, engine, _) in &self.teachers {
+            let teacher = json!({"apiVersion": "rollwright.dev/v1alpha1", "kind": "RewardService",
+                "metadata": {"name": name}, "spec": {"gpu": {"queue": "teachers", "pool": "gpus",
+                "ask": "LogProbs", "model": {"path": "engine-sim"}, "degrees": [1],
+                "engine": {"type": engine, "image": "engine-sim"},
+                "footprints": [{"degree": 1, "device": "16Gi"}]}}});
+            std::fs::write(dir.join(format!("{name}.yaml")), teacher.to_string())?;
         }
         if self.queue.is_some() {
             let queue = Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests/queue.yaml");
@@ -116,7 +134,7 @@ spec:
     class: h20
     profile: {tflops: 148, hbm: 96Gi, hbmTbps: 4}
     gpusPerNode: 8
-    hosts: [Generation]
+    hosts: [Generation, Reward]
 ";
 
 impl Gateway {
@@ -149,6 +167,9 @@ impl Gateway {
             .arg(self.dir.path().join("state"));
         for engine in &self.setup.engines {
             command.arg("--engine").arg(engine);
+        }
+        for (name, _, url) in &self.setup.teachers {
+            command.arg("--reward-url").arg(format!("{name}={url}"));
         }
         if let Some(queue) = &self.setup.queue {
             command.arg("--action-queue").arg(format!("unix:{}", queue.display()));

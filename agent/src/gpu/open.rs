@@ -31,6 +31,8 @@ pub enum Gpus {
     Driver {
         /// Bytes of each for engines whose weights the agent keeps; 0: no such engines.
         arena: u64,
+        /// No more of them than this.
+        most: u32,
     },
     /// A **fake** of some.
     Fake(FakeConfig),
@@ -47,14 +49,15 @@ impl Gpus {
             Self::Fake(config) => {
                 Self::Fake(FakeConfig { gpus: config.gpus.min(count), host, ..config })
             }
-            Self::Driver { .. } | Self::Unused => self,
+            Self::Driver { arena, most } => Self::Driver { arena, most: most.min(count) },
+            Self::Unused => Self::Unused,
         }
     }
 }
 
 impl Default for Gpus {
     fn default() -> Self {
-        Self::Driver { arena: 0 }
+        Self::Driver { arena: 0, most: u32::MAX }
     }
 }
 
@@ -101,18 +104,23 @@ pub fn open(ground: Ground) -> Result<Option<Station>, OpenError> {
     match ground.gpus.clone() {
         Gpus::Fake(config) => open_fake(ground, config).map(Some),
         Gpus::Unused => Ok(None),
-        Gpus::Driver { arena } => {
+        Gpus::Driver { arena, most } => {
             let Some(driver) = Driver::find()? else {
                 tracing::info!("no GPU: this node offers none");
                 return Ok(None);
             };
-            open_driver(ground, driver, arena).map(Some)
+            open_driver(ground, driver, arena, most).map(Some)
         }
     }
 }
 
-fn open_driver(ground: Ground, driver: Driver, arena: u64) -> Result<Station, OpenError> {
-    let (gpus, memory, host) = (driver.gpus(), driver.memory()?, ground.host);
+fn open_driver(
+    ground: Ground,
+    driver: Driver,
+    arena: u64,
+    most: u32,
+) -> Result<Station, OpenError> {
+    let (gpus, memory, host) = (driver.gpus().min(most), driver.memory()?, ground.host);
     tracing::info!(gpus, bytes = memory, "GPUs");
     let (incidents_tx, incidents) = mpsc::channel(INCIDENTS);
     let mut care = JoinSet::new();

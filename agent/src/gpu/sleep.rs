@@ -61,8 +61,8 @@ impl EngineSleep {
 }
 
 /// Both kinds of memory, by the names that SGLang gives them.
-fn all_memory() -> Option<Value> {
-    Some(json!({"tags": ["kv_cache", "weights"]}))
+fn all_memory() -> Value {
+    json!({"tags": ["kv_cache", "weights"]})
 }
 
 #[async_trait]
@@ -79,7 +79,7 @@ impl Mover for EngineSleep {
                 self.post(what, program, "/wake_up?tags=kv_cache", None).await?;
             }
             SleepMode::Sglang => {
-                self.post(what, program, "/resume_memory_occupation", all_memory()).await?;
+                self.post(what, program, "/resume_memory_occupation", Some(all_memory())).await?;
             }
         }
         self.told().remove(&program.engine);
@@ -90,7 +90,7 @@ impl Mover for EngineSleep {
         let (route, body) = match SleepMode::of(&program.spec) {
             SleepMode::VllmOffload => ("/sleep?level=1", None),
             SleepMode::VllmDiscard => ("/sleep?level=2", None),
-            SleepMode::Sglang => ("/release_memory_occupation", all_memory()),
+            SleepMode::Sglang => ("/release_memory_occupation", Some(all_memory())),
         };
         self.post(Order::Evict, program, route, body).await?;
         self.told().insert(program.engine);

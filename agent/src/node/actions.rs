@@ -59,6 +59,7 @@ impl Actor {
         self.check_grant(&start.cores, start.cpu_units).map_err(|fault| (fault, false))?;
         let limit = self.ground.config.policy.max_output_bytes.min(MAX_OUTPUT_LIMIT);
         start.output_limit = start.output_limit.min(limit);
+        let before = self.handover.before(&start.cores);
         let Some(Entry::Ready(ready)) = self.sandboxes.get_mut(&trajectory) else {
             return Err(lost("the trajectory has no sandbox on this node"));
         };
@@ -71,14 +72,19 @@ impl Actor {
         let env = sandbox.action_env();
         let workdir = policy::workdir(&sandbox.spec);
         let command = start.command.take().unwrap_or_default();
-        let command = resolve(command, start.cpu_units, &env, workdir);
+        // A malleable one starts for the most that it may get here.
+        let most = start.most_units.min(self.ground.cores.len() as f64);
+        let command = resolve(command, start.cpu_units.max(most), &env, workdir);
         start.command = Some(command.map_err(|fault| (fault, false))?);
         let name = Arc::clone(&sandbox.name);
         let action_id = start.action_id.clone();
-        match sandbox.orders_tx.try_send(Order::Start(Box::new(start))) {
-            Ok(()) => {}
-            Err(TrySendError::Closed(_)) => return Err(lost("the sandbox has just ended")),
-            Err(TrySendError::Full(_)) => return Err(lost("the sandbox takes no orders")),
+        let orders = before.into_iter().map(Order::Await);
+        for order in orders.chain([Order::Start(Box::new(start))]) {
+            match sandbox.orders_tx.try_send(order) {
+                Ok(()) => {}
+                Err(TrySendError::Closed(_)) => return Err(lost("the sandbox has just ended")),
+                Err(TrySendError::Full(_)) => return Err(lost("the sandbox takes no orders")),
+            }
         }
         ready.running += 1;
         if let Some(action) = self.actions.get_mut(&action_id) {
@@ -124,9 +130,16 @@ impl Actor {
         }
         let ResizeAction { action_id, cores, cpu_units } = resize;
         let Some(action) = self.actions.get_mut(&action_id) else { return };
+        let taken: Vec<u32> =
+            cores.iter().filter(|core| !action.live.cores.contains(core)).copied().collect();
+        let before = self.handover.before(&taken);
+        let left = self.handover.leave(&action.live.cores, &cores);
         action.live.cores.clone_from(&cores);
         action.live.cpu_units = cpu_units;
-        self.order(&action_id.clone(), Order::Resize { action_id, cores, cpu_units }).await;
+        for left in before {
+            self.order(&action_id, Order::Await(left)).await;
+        }
+        self.order(&action_id.clone(), Order::Resize { action_id, cores, cpu_units, left }).await;
     }
 
     pub(super) async fn kill(&mut self, action_id: &str) {

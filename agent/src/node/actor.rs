@@ -17,6 +17,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::Input;
+use super::handover::Handover;
 use super::inbox;
 use crate::docker::Found;
 use crate::gpu::Desk;
@@ -94,6 +95,7 @@ pub(super) struct Actor {
     /// Trajectory of each sandbox that is up, by container name.
     pub(super) trajectories: HashMap<Arc<str>, String>,
     pub(super) actions: HashMap<String, Action>,
+    pub(super) handover: Handover,
     pub(super) warm: WarmPools<Box<Made>>,
     /// The sizes of sandboxes are being looked up, or the largest is being removed.
     pub(super) sizing: bool,
@@ -139,6 +141,7 @@ impl Actor {
             sandboxes: HashMap::new(),
             trajectories: HashMap::new(),
             actions: HashMap::new(),
+            handover: Handover::default(),
             warm: WarmPools::default(),
             sizing: false,
             warm_due: None,

@@ -6,6 +6,7 @@ mod actor;
 mod adopt;
 mod disk;
 mod files;
+mod handover;
 mod inbox;
 mod sandboxes;
 mod upkeep;

@@ -15,7 +15,7 @@ pub struct EnginePolicy {
     /// Programs that may run as processes of this node, as globs. They have the agent's own
     /// user and no walls around them: none by default.
     pub programs: Vec<String>,
-    /// Directories of models that containers may read, as globs of paths.
+    /// Directories of this node's models that containers may read, as globs of paths.
     pub models: Vec<String>,
     /// Whether containers of engines reach other machines.
     pub network: bool,
@@ -45,17 +45,13 @@ impl EnginePolicy {
         allowed("program", program, &self.programs, "engines.programs")
     }
 
-    /// Refuses a model that a container would read from this node. A name that is no path is
-    /// the engine's own affair.
-    pub fn check_model(&self, model: &str) -> Result<(), String> {
+    /// Whether a container may read a model of this node. A path that it may not, or that is
+    /// not there, is one of its image.
+    pub fn may_read(&self, model: &str) -> bool {
         let path = Path::new(model);
-        if !path.is_absolute() {
-            return Ok(());
-        }
-        if path.components().any(|part| part == Component::ParentDir) {
-            return Err(format!("model `{model}`: use a path without `..`"));
-        }
-        allowed("model", model, &self.models, "engines.models")
+        let plain =
+            path.is_absolute() && path.components().all(|part| part != Component::ParentDir);
+        plain && self.models.iter().any(|pattern| glob(pattern, model))
     }
 }
 
@@ -81,9 +77,9 @@ mod tests {
         assert_eq!(policy.check_image("vllm/vllm-openai:v1"), Ok(()));
         assert!(policy.check_image("evil").unwrap_err().contains("engines.images"));
         assert!(policy.check_program("vllm").unwrap_err().contains("engines.programs"));
-        assert_eq!(policy.check_model("/models/judge"), Ok(()));
-        assert_eq!(policy.check_model("Skywork/Judge"), Ok(()));
-        assert!(policy.check_model("/etc").unwrap_err().contains("engines.models"));
-        assert!(policy.check_model("/models/../etc").unwrap_err().contains(".."));
+        for (model, may) in [("/models/judge", true), ("Org/Judge", false), ("/etc", false)] {
+            assert_eq!(policy.may_read(model), may, "{model}");
+        }
+        assert!(!policy.may_read("/models/../etc"));
     }
 }

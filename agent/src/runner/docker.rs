@@ -107,7 +107,8 @@ impl DockerRunner {
                 }
                 actions.spawn(run_action(self.context.clone(), *start, kill_rx));
             }
-            Order::Resize { action_id, cores, cpu_units } => {
+            Order::Await(left) => super::wait_for(&left).await,
+            Order::Resize { action_id, cores, cpu_units, left: _left } => {
                 let Some(running) = self.running.get_mut(&action_id) else { return };
                 running.cores = cores.into_iter().collect();
                 running.units = cpu_units;

@@ -262,7 +262,8 @@ impl HelperRunner {
                     self.reports.failed(&start.action_id, start.attempt, &fault, true).await;
                 }
             }
-            Order::Resize { action_id, cores, cpu_units } => {
+            Order::Await(left) => super::wait_for(&left).await,
+            Order::Resize { action_id, cores, cpu_units, left: _left } => {
                 let grant = grant(&cores, cpu_units);
                 let found = self.running.values_mut().find(|r| r.action_id == action_id);
                 let Some(running) = found else { return };

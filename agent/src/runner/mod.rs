@@ -10,10 +10,12 @@ pub mod helper;
 mod wire;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use rollwright_core::fault::Fault;
 use rollwright_proto::v1::{ActionEnded, ActionOutput, Finished, StartAction, Usage, action_ended};
 use tokio::sync::mpsc;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::fault;
 
@@ -34,7 +36,11 @@ pub enum Order {
         cores: Vec<u32>,
         /// Its units from now.
         cpu_units: f64,
+        /// Held until it is done, where it gives up cores: others wait for that.
+        left: Option<DropGuard>,
     },
+    /// What follows takes cores that an action of another sandbox is to leave: wait for that.
+    Await(CancellationToken),
     /// Kill the action's whole tree; it ends as cancelled.
     Kill {
         /// Action.
@@ -47,6 +53,17 @@ pub enum Order {
         /// Its try.
         attempt: u32,
     },
+}
+
+/// A runner that has not moved an action by then is stuck; then it is better that two share a
+/// core than that one waits for ever.
+const HANDOVER: Duration = Duration::from_secs(1);
+
+/// Waits until an action of another sandbox has left its cores.
+async fn wait_for(left: &CancellationToken) {
+    if tokio::time::timeout(HANDOVER, left.cancelled()).await.is_err() {
+        tracing::warn!("cores are taken that another action has not left for {HANDOVER:?}");
+    }
 }
 
 /// What a runner says.

@@ -23,6 +23,33 @@ pub(crate) fn footprint() -> Footprint {
     Footprint { device, residue, host, expected: Limits::default() }
 }
 
+/// A state directory. Engines that a failed test leaves there are ended with it.
+pub(crate) struct StateDir(tempfile::TempDir);
+
+impl StateDir {
+    pub(crate) fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+impl Drop for StateDir {
+    fn drop(&mut self) {
+        let entries = std::fs::read_dir(self.path().join("engines")).into_iter().flatten();
+        let records = entries.flatten().filter_map(|entry| std::fs::read(entry.path()).ok());
+        let records = records.filter_map(|bytes| serde_json::from_slice(&bytes).ok());
+        for record in records.collect::<Vec<serde_json::Value>>() {
+            let pid = record["runs"]["Process"]["pid"].as_i64().unwrap_or_default();
+            if let Some(pid) = rustix::process::Pid::from_raw(pid as i32) {
+                let _gone = rustix::process::kill_process_group(pid, rustix::process::Signal::KILL);
+            }
+        }
+    }
+}
+
 /// The station of a node with two fake GPUs.
 pub(crate) fn station(dir: &Path, owner: &str, docker: Option<Engine>) -> Station {
     let fake = FakeConfig {

@@ -13,7 +13,7 @@ use rollwright_agent::gpu::spec::{EvictBy, Needs, Probe};
 use rollwright_agent::gpu::{EngineSpec, Station};
 use rollwright_core::gpu::{EngineId, Footprint, Limits};
 
-use crate::common::{LIMIT, chunk, spec, station};
+use crate::common::{LIMIT, StateDir, chunk, spec, station};
 
 /// Weights of a little more than two megabytes, on GPUs of ten.
 const BYTES: &str = "2300000";
@@ -74,7 +74,7 @@ async fn scores(station: &Station, engine: EngineId) -> Result<String, u16> {
 #[tokio::test(flavor = "multi_thread")]
 async fn services_share_a_gpu_and_answer_bit_for_bit_as_if_alone() {
     let Some(python) = python() else { return };
-    let dir = tempfile::tempdir().unwrap();
+    let dir = StateDir::new();
     let station = station(dir.path(), "pinned", None);
     let footprint = Footprint { device: 4 << 20, residue: 0, host: 1, expected: Limits::default() };
     let models = ["1", "2", "3"].map(|seed| model(&python, &dir.path().join(seed), seed));

@@ -6,7 +6,7 @@ use rollwright_agent::gpu::{Incident, Station};
 use rollwright_core::gpu::{EngineId, Trouble};
 use rollwright_engine_sim::{Config, EngineSim};
 
-use crate::common::{LIMIT, chunk, engine, footprint, incident, spec, station};
+use crate::common::{LIMIT, StateDir, chunk, engine, footprint, incident, spec, station};
 
 const ENGINE: EngineId = EngineId(7);
 
@@ -38,7 +38,7 @@ fn alive(pid: u32) -> bool {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_engine_outlives_its_agent_and_is_found_again() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = StateDir::new();
     let first = station(dir.path(), "found", None);
     let pids = launched(&first).await;
     assert!(!pids.is_empty() && pids.iter().all(|pid| alive(*pid)));
@@ -68,7 +68,7 @@ async fn an_engine_outlives_its_agent_and_is_found_again() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_an_engine_starts_ends_with_it() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = StateDir::new();
     let station = station(dir.path(), "children", None);
     let engine = engine();
     let line = format!("sleep 1000 & exec {}", engine.args.join(" "));
@@ -85,10 +85,10 @@ async fn what_an_engine_starts_ends_with_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_engine_that_cannot_start_says_why() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = StateDir::new();
     let station = station(dir.path(), "words", None);
-    let dies = spec(&["/bin/sh", "-c", "echo cannot load the model >&2; exit 3"]);
-    let died = station.backend.launch(ENGINE, Arc::new(dies), chunk(0)).await;
+    let broken = spec(&["/bin/sh", "-c", "echo cannot load the model >&2; exit 3"]);
+    let died = station.backend.launch(ENGINE, Arc::new(broken), chunk(0)).await;
     let Err(Trouble::Died(why)) = died else { panic!("{died:?}") };
     assert!(why.contains("cannot load the model"), "{why}");
     station.backend.stop(ENGINE).await.unwrap();
@@ -105,7 +105,7 @@ async fn an_engine_that_cannot_start_says_why() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_engine_that_dies_is_reported() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = StateDir::new();
     let mut station = station(dir.path(), "dies", None);
     let pids = launched(&station).await;
     for pid in pids {
@@ -119,7 +119,7 @@ async fn an_engine_that_dies_is_reported() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn files_order_failures_of_the_fake() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = StateDir::new();
     let orders = dir.path().join("orders");
     std::fs::create_dir(&orders).unwrap();
     let mut station = station(dir.path(), "orders", None);

@@ -1,11 +1,10 @@
 //! `elastic`: the core's default policy, one for each line.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use rollwright_core::elastic::{
-    CHUNK_WINDOW, ChunkLine, ChunkWaiting, Decision, Elastic, ElasticChunks, Line, Resizable,
-    Running, WINDOW, Waiting, Work,
+    CHUNK_WINDOW, ChunkLine, ChunkWaiting, Decision, Elastic, ElasticChunks, Line, Remaining,
+    Resizable, Running, WINDOW, Waiting, Work,
 };
 use rollwright_core::time::Time;
 
@@ -60,23 +59,10 @@ impl ByPromise {
     }
 }
 
-/// Predicts how long trajectories will last: here the simulator knows.
-#[derive(Debug, Clone, Copy, Default)]
-struct Remaining {
-    /// Seconds; the most that was seen.
-    longest: f64,
-}
-
-impl Remaining {
-    /// An action is overtaken only by those that come within what its trajectory is shorter
-    /// than the longest: the longest first, and nobody waits for ever.
-    fn rank(&mut self, work: Work, queued: &Queued<'_>) -> Work {
-        let after = &queued.trajectory.phases[queued.phase + 1..];
-        let tail: f64 = after.iter().map(Phase::seconds).sum();
-        let all = tail + work.at_most(u32::MAX).seconds;
-        self.longest = self.longest.max(all);
-        work.followed_by(tail, Duration::from_secs_f64(self.longest - all))
-    }
+/// In the order of how long trajectories will last: here the simulator knows.
+fn order(prediction: &mut Remaining, work: Work, queued: &Queued<'_>) -> Work {
+    let after = &queued.trajectory.phases[queued.phase + 1..];
+    prediction.order(work, Some(after.iter().map(Phase::seconds).sum()))
 }
 
 /// The line of a node, by rank.
@@ -118,7 +104,7 @@ impl<'a> CpuLine<'a> for CpuElastic<'a> {
     fn submitted(&mut self, queued: Queued<'a>, opens: bool, node: &CpuNode<'a>, now: u64) {
         let Some(mut work) = work(queued.action) else { return };
         if let Some(prediction) = &mut self.prediction {
-            work = prediction.rank(work, &queued);
+            work = order(prediction, work, &queued);
         }
         self.policy.newcomers(node.newcomers);
         self.policy.submitted(at(now), opens, work.clone());
@@ -158,7 +144,7 @@ impl<'a> GpuLine<'a> for GpuElastic<'a> {
     fn submitted(&mut self, queued: Queued<'a>, pool: &GpuPool) {
         let Some(mut work) = work(queued.action) else { return };
         if let Some(prediction) = &mut self.prediction {
-            work = prediction.rank(work, &queued);
+            work = order(prediction, work, &queued);
         }
         let submitted = at(queued.submitted);
         self.policy.newcomers(pool.newcomers);

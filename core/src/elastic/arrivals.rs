@@ -33,6 +33,7 @@ pub struct Newcomers {
 pub struct Arrivals {
     since: Option<Time>,
     latest: VecDeque<Arrival>,
+    load: Load,
     newcomers: Option<Newcomers>,
 }
 
@@ -44,6 +45,53 @@ struct Arrival {
     demand: Demand,
     /// Trajectories that had begun by then.
     began: f64,
+}
+
+/// How busy the line is in the long run; each mean fades.
+#[derive(Debug, Clone, Copy, Default)]
+struct Load {
+    /// Submissions that count.
+    count: f64,
+    last: Time,
+    /// Seconds between two.
+    gap: f64,
+    /// Core-seconds of one, on its fewest units.
+    work: f64,
+    /// Waiting actions that one finds.
+    found: f64,
+}
+
+/// What one more submission counts in the long run, at least.
+const FADE: f64 = 1.0 / 512.0;
+/// Submissions without which there is no long run.
+const ENOUGH: f64 = 64.0;
+/// A line is taken to be no busier than this: its load is only estimated.
+const BUSIEST: f64 = 0.95;
+
+impl Load {
+    fn submitted(&mut self, at: Time, work: &Work, found: usize) {
+        self.count += 1.0;
+        let weight = (1.0 / self.count).max(FADE);
+        if self.count > 1.0 {
+            self.gap += (at.since(self.last).as_secs_f64() - self.gap)
+                * (1.0 / (self.count - 1.0)).max(FADE);
+        }
+        self.last = at;
+        self.work += (work.least().cost() - self.work) * weight;
+        self.found += (found as f64 - self.found) * weight;
+    }
+
+    /// What a core-second that is taken from those to come costs: each of the W that wait at a
+    /// time waits longer by 1/C seconds, and so does everybody who comes until the line is
+    /// next empty, which is 1/(1 - load) times as many.
+    fn price(&self, cores: u32) -> f64 {
+        if self.count < ENOUGH || self.gap <= 0.0 {
+            return 0.0;
+        }
+        let cores = f64::from(cores);
+        let load = (self.work / (self.gap * cores)).min(BUSIEST);
+        self.found / cores / (1.0 - load)
+    }
 }
 
 /// A submission that is expected.
@@ -63,7 +111,16 @@ impl Arrivals {
     }
 
     /// An action was submitted; `opens` where it is the first of its trajectory here.
-    pub(super) fn submitted(&mut self, at: Time, opens: bool, work: Work, demand: Demand) {
+    /// `found` others waiting.
+    pub(super) fn submitted(
+        &mut self,
+        at: Time,
+        opens: bool,
+        work: Work,
+        demand: Demand,
+        found: usize,
+    ) {
+        self.load.submitted(at, &work, found);
         let first = self.newcomers.map_or(at, |newcomers| newcomers.first.min(at));
         self.since.get_or_insert(first);
         let began = self.newcomers.map_or(0.0, |newcomers| newcomers.began);
@@ -71,6 +128,12 @@ impl Arrivals {
             self.latest.pop_front();
         }
         self.latest.push_back(Arrival { at, opens, work, demand, began });
+    }
+
+    /// What a core-second that is taken from those who come after all that are `expected`
+    /// costs; nothing where nobody comes then.
+    pub(super) fn price_beyond(&self, expected: &[Expected<'_>], cores: u32) -> f64 {
+        if expected.len() < EXPECTED { 0.0 } else { self.load.price(cores) }
     }
 
     /// What is expected after `now`, in order of time. Actions of trajectories that are

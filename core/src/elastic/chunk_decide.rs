@@ -40,7 +40,7 @@ impl ElasticChunks {
 
     /// An action was submitted to the line.
     pub fn submitted(&mut self, at: Time, work: Work, demand: Demand) {
-        self.arrivals.submitted(at, true, work, demand);
+        self.arrivals.submitted(at, true, work, demand, 0);
     }
 
     /// As [`Elastic::newcomers`](super::Elastic::newcomers).
@@ -65,7 +65,7 @@ impl ElasticChunks {
         let (waiting, running): (Vec<_>, Vec<_>) = (waiting.collect(), running.collect());
         let demands: Vec<Demand> = line.waiting[..seen].iter().map(|one| one.demand).collect();
         let room = Gpus(line.pool.clone());
-        let fits = |one: &Waiting, demand: &Demand| room.look(*demand, one.work.least().units).0;
+        let fits = |one: &Waiting, demand: &Demand| room.holds(*demand, one.work.least().units);
         if !waiting.iter().zip(&demands).next().is_some_and(|(one, demand)| fits(one, demand)) {
             return Vec::new();
         }
@@ -79,7 +79,7 @@ impl ElasticChunks {
         };
         let expected = self.arrivals.expected(line.now, usize::MAX);
         let held = line.running.iter().map(|&(_, chunk)| chunk);
-        let scene = Scene::new(&plain, &demands, &expected, room, held, self.last_end);
+        let scene = Scene::new(&plain, &demands, &expected, room, held, self.last_end, 0.0);
         self.outlook.best(&scene).unwrap_or_default()
     }
 }

@@ -3,7 +3,7 @@
 use super::arrivals::{Arrivals, Newcomers};
 use super::backfill::backfill;
 use super::chunk_line::Demand;
-use super::line::{Decision, Given, Line};
+use super::line::{Decision, Given, Line, Running};
 use super::malleable::resize;
 use super::roll_out::{Promise, Scene, Until};
 use super::room::{Room, Space};
@@ -39,6 +39,8 @@ pub struct Elastic {
     arrivals: Arrivals,
     outlook: Outlook,
     last_end: f64,
+    /// Actions that the last decision let wait.
+    left_waiting: usize,
 }
 
 impl Default for Elastic {
@@ -50,7 +52,8 @@ impl Default for Elastic {
 impl Elastic {
     /// With what the end of the last trajectory weighs against the mean completion time.
     fn new(last_end: f64) -> Self {
-        Self { arrivals: Arrivals::default(), outlook: Outlook::default(), last_end }
+        let (arrivals, outlook) = (Arrivals::default(), Outlook::default());
+        Self { arrivals, outlook, last_end, left_waiting: 0 }
     }
 
     /// For an end of all trajectories as early as possible. The line is to be in the order
@@ -62,7 +65,7 @@ impl Elastic {
     /// An action was submitted to the line; `opens` where it is the first of its
     /// trajectory here.
     pub fn submitted(&mut self, at: Time, opens: bool, work: Work) {
-        self.arrivals.submitted(at, opens, work, Demand::default());
+        self.arrivals.submitted(at, opens, work, Demand::default(), self.left_waiting);
     }
 
     /// How many trajectories may come to the line for the first time, where that is known:
@@ -77,7 +80,9 @@ impl Elastic {
         if resizable || line.waiting.iter().any(|waiting| waiting.resizable) {
             return resize(line);
         }
-        Decision { resizes: Vec::new(), starts: self.decide_window(line) }
+        let starts = self.decide_window(line);
+        self.left_waiting = line.waiting.len() + line.beyond - starts.len();
+        Decision { resizes: Vec::new(), starts }
     }
 
     fn decide_window(&mut self, line: &Line) -> Vec<Given> {
@@ -90,17 +95,34 @@ impl Elastic {
     }
 
     fn starts(&mut self, line: &Line) -> Vec<Given> {
+        // Of these there is nothing to weigh: any rule that keeps the order starts them.
+        let plain = without_choice(line);
+        if plain.is_empty() {
+            return self.weigh(line);
+        }
+        let rest = &line.waiting[plain.len()..];
+        let started = plain.iter().map(|given| {
+            let seconds = line.waiting[given.index].work.least().seconds;
+            let ends = line.now + super::work::seconds(seconds);
+            Running { ends, units: given.units, resizable: None }
+        });
+        let running: Vec<Running> = line.running.iter().copied().chain(started).collect();
+        let weighed = self.weigh(&Line { running: &running, waiting: rest, ..*line });
+        let behind = weighed.into_iter();
+        let behind = behind.map(|given| Given { index: given.index + plain.len(), ..given });
+        plain.iter().copied().chain(behind).collect()
+    }
+
+    fn weigh(&mut self, line: &Line) -> Vec<Given> {
         let Some(first) = line.waiting.first() else { return Vec::new() };
         let room = Room::of(line);
         if !room.fits(first.work.least().units) {
             return Vec::new();
         }
-        if line.waiting.iter().all(|waiting| waiting.work.choices().len() == 1) {
-            return one_after_the_other(line);
-        }
         let held = line.running.iter().map(|running| running.units);
         let expected = self.arrivals.expected(line.now, line.idle_trajectories);
-        let scene = Scene::new(line, &[], &expected, room, held, self.last_end);
+        let price = self.arrivals.price_beyond(&expected, line.cores);
+        let scene = Scene::new(line, &[], &expected, room, held, self.last_end, price);
         self.outlook.best(&scene).unwrap_or_default()
     }
 }
@@ -160,10 +182,11 @@ impl Outlook {
     }
 }
 
-/// Without a choice of units there is nothing to weigh.
-fn one_after_the_other(line: &Line) -> Vec<Given> {
+/// The first of the line that have no choice of units, as far as they fit.
+fn without_choice(line: &Line) -> Vec<Given> {
     let mut room = Room::of(line);
-    let least = line.waiting.iter().map(|waiting| waiting.work.least().units).enumerate();
+    let plain = line.waiting.iter().take_while(|waiting| waiting.work.choices().len() == 1);
+    let least = plain.map(|waiting| waiting.work.least().units).enumerate();
     least
         .take_while(|(_, units)| {
             let fits = room.fits(*units);

@@ -24,6 +24,8 @@ pub(super) struct Scene<'a, S: Space> {
     ranks: Vec<Time>,
     /// What the end of the last trajectory weighs against the mean completion time.
     last_end: f64,
+    /// What a core-second costs that is taken from those who come after all that is expected.
+    price_beyond: f64,
 }
 
 /// What becomes free after so many seconds. The greatest of a heap is the first; of equals
@@ -73,6 +75,7 @@ impl<'a, S: Space> Scene<'a, S> {
         room: S,
         held: impl Iterator<Item = S::Held>,
         last_end: f64,
+        price_beyond: f64,
     ) -> Self {
         let running = line.running.iter().map(|r| r.ends.since(line.now).as_secs_f64());
         let ends = running.zip(held).enumerate();
@@ -84,6 +87,7 @@ impl<'a, S: Space> Scene<'a, S> {
             ends: ends.map(|(order, (seconds, held))| End { seconds, order, held }).collect(),
             ranks: line.waiting.iter().map(|w| w.work.rank(w.submitted)).collect(),
             last_end,
+            price_beyond,
         }
     }
 
@@ -108,6 +112,7 @@ impl<'a, S: Space> Scene<'a, S> {
             ends: self.ends.clone(),
             order: self.ends.len(),
             now: 0.0,
+            horizon: self.expected.last().map_or(0.0, |last| last.after),
             at_once: true,
             last_end: 0.0,
             cost: 0.0,
@@ -173,6 +178,8 @@ struct Play<'a, S: Space> {
     /// Actions played.
     order: usize,
     now: f64,
+    /// When the last comes that is expected.
+    horizon: f64,
     /// Nothing has happened yet: what starts, starts in this round. What ends at this
     /// very instant, or should have ended, still holds its cores.
     at_once: bool,
@@ -191,6 +198,10 @@ impl<S: Space> Play<'_, S> {
         self.order += 1;
         self.last_end = self.last_end.max(seconds + tail);
         self.cost += waited + choice.seconds + lost;
+        let beyond = seconds - self.horizon.max(self.now);
+        if beyond > 0.0 {
+            self.cost += self.scene.price_beyond * choice.units.as_f64() * beyond;
+        }
         (self.cost < self.limit).then_some(())
     }
 
@@ -248,7 +259,8 @@ impl<S: Space> Play<'_, S> {
             if next_end.is_some_and(|end| arrival.is_none_or(|arrival| end <= arrival)) {
                 let end = self.ends.pop()?;
                 self.now = self.now.max(end.seconds);
-                self.room.give_back(end.held, line.now + seconds(self.now));
+                let now = self.now;
+                self.room.give_back(end.held, || line.now + seconds(now));
             } else {
                 // Neither an end nor an arrival: the first never fits.
                 self.now = self.now.max(arrival?);

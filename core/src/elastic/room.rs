@@ -10,13 +10,14 @@ pub(super) trait Space: Clone {
     /// What an action holds of it.
     type Held: Copy;
 
-    /// Whether so many units fit now, and the seconds that the action would lose at its
-    /// start.
-    fn look(&self, demand: Demand, units: Units) -> (bool, f64);
+    /// Whether so many units can be had now.
+    fn holds(&self, demand: Demand, units: Units) -> bool;
+    /// Seconds that the action would lose at its start.
+    fn loses(&self, demand: Demand, units: Units) -> f64;
     /// Takes units that fit; with the seconds that are lost.
     fn take(&mut self, demand: Demand, units: Units) -> Option<(Self::Held, f64)>;
-    /// What was held is free.
-    fn give_back(&mut self, held: Self::Held, now: Time);
+    /// What was held is free, at a time that only some look at.
+    fn give_back(&mut self, held: Self::Held, now: impl FnOnce() -> Time);
     /// Whole units that nobody holds.
     fn free(&self) -> u32;
     /// Where it is the cores of a node.
@@ -28,8 +29,12 @@ pub(super) trait Space: Clone {
 impl Space for Room {
     type Held = Units;
 
-    fn look(&self, _demand: Demand, units: Units) -> (bool, f64) {
-        (self.fits(units), 0.0)
+    fn holds(&self, _demand: Demand, units: Units) -> bool {
+        self.fits(units)
+    }
+
+    fn loses(&self, _demand: Demand, _units: Units) -> f64 {
+        0.0
     }
 
     fn take(&mut self, _demand: Demand, units: Units) -> Option<(Units, f64)> {
@@ -37,7 +42,7 @@ impl Space for Room {
         Some((units, 0.0))
     }
 
-    fn give_back(&mut self, held: Units, _now: Time) {
+    fn give_back(&mut self, held: Units, _now: impl FnOnce() -> Time) {
         self.give_back(held);
     }
 
@@ -57,15 +62,17 @@ pub(super) struct Gpus<P>(pub(super) P);
 impl<P: ChunkPool> Space for Gpus<P> {
     type Held = P::Chunk;
 
-    fn look(&self, demand: Demand, units: Units) -> (bool, f64) {
+    fn holds(&self, demand: Demand, units: Units) -> bool {
+        let gpus = u64::from(units.ceil());
+        self.0.residents(demand.service, gpus).0 > 0 || self.0.fits(gpus)
+    }
+
+    fn loses(&self, demand: Demand, units: Units) -> f64 {
         let gpus = u64::from(units.ceil());
         let (idle, all) = self.0.residents(demand.service, gpus);
-        if idle > 0 {
-            return (true, 0.0);
-        }
-        let fits = self.0.fits(gpus);
         // One that is busy may be had later.
-        (fits, if all > 0 && !fits { 0.0 } else { demand.restore })
+        let had = idle > 0 || (all > 0 && !self.0.fits(gpus));
+        if had { 0.0 } else { demand.restore }
     }
 
     fn take(&mut self, demand: Demand, units: Units) -> Option<(P::Chunk, f64)> {
@@ -73,8 +80,8 @@ impl<P: ChunkPool> Space for Gpus<P> {
         Some((chunk, if restored { demand.restore } else { 0.0 }))
     }
 
-    fn give_back(&mut self, held: P::Chunk, now: Time) {
-        self.0.give_back(held, now);
+    fn give_back(&mut self, held: P::Chunk, now: impl FnOnce() -> Time) {
+        self.0.give_back(held, now());
     }
 
     fn free(&self) -> u32 {

@@ -80,7 +80,7 @@ impl Rule {
         let (factor, base) = match self {
             Self::AtMost(limit) => {
                 let choice = work.at_most(limit.min(cores));
-                return room.look(demand, choice.units).0.then_some(choice);
+                return room.holds(demand, choice.units).then_some(choice);
             }
             Self::Priced(factor, base) => (factor, base),
             Self::LongFirst(factor) | Self::Eager(factor) => (factor, 0.0),
@@ -88,10 +88,10 @@ impl Rule {
         };
         let price = base + factor * behind as f64 / f64::from(cores);
         let cost = |choice: &Choice| {
-            let (_, lost) = room.look(demand, choice.units);
-            (choice.seconds + lost) * (1.0 + price * choice.units.as_f64())
+            (choice.seconds + room.loses(demand, choice.units))
+                * (1.0 + price * choice.units.as_f64())
         };
-        let fits = |choice: &Choice| room.look(demand, choice.units).0;
+        let fits = |choice: &Choice| room.holds(demand, choice.units);
         let choices = work.choices();
         let eager = matches!(self, Self::Eager(_));
         let (mut best, mut least) = (0, f64::INFINITY);

@@ -85,6 +85,13 @@ impl Work {
         Self { patience, tail, ..self }
     }
 
+    /// In the place that `before` had in a line, and followed by the same: what is known of an
+    /// action that waits may change, its rank does not.
+    #[must_use]
+    pub fn in_place_of(self, before: &Self) -> Self {
+        self.followed_by(before.tail, before.patience)
+    }
+
     /// Seconds that its trajectory goes on after it.
     pub fn tail(&self) -> f64 {
         self.tail

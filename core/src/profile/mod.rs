@@ -4,15 +4,17 @@
 //! Nothing here is ever needed for correctness: a profile that was forgotten, or is
 //! wrong, costs time only.
 
+mod kept;
 mod scaling;
 mod sketch;
 mod sort;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+pub use kept::{Kept, KeptLevel};
 pub use sketch::Sketch;
 pub use sort::{Prior, Sample};
 
@@ -41,6 +43,8 @@ pub struct Profiles {
     /// By when they were used last.
     used: BTreeMap<u64, ProfileKey>,
     uses: u64,
+    /// Of which something was learned since they were taken last.
+    changed: BTreeSet<ProfileKey>,
 }
 
 impl Default for Profiles {
@@ -52,13 +56,43 @@ impl Default for Profiles {
 impl Profiles {
     /// Keeps at most `capacity` of them, and at least one.
     pub fn new(capacity: usize) -> Self {
-        Self { capacity: capacity.max(1), sorts: BTreeMap::new(), used: BTreeMap::new(), uses: 0 }
+        Self {
+            capacity: capacity.max(1),
+            sorts: BTreeMap::new(),
+            used: BTreeMap::new(),
+            uses: 0,
+            changed: BTreeSet::new(),
+        }
     }
 
     /// An action of this profile has ended by itself. True where so much was learned
     /// from it that what waits should be looked at anew.
     pub fn learn(&mut self, key: &ProfileKey, sample: Sample) -> bool {
+        self.changed.insert(key.clone());
         self.sort(key).learn(sample)
+    }
+
+    /// True where something was learned since [`Self::take_changed`].
+    pub fn has_changed(&self) -> bool {
+        !self.changed.is_empty()
+    }
+
+    /// All of which something was learned since the last call.
+    pub fn take_changed(&mut self) -> Vec<Kept> {
+        let changed = std::mem::take(&mut self.changed).into_iter();
+        let kept = changed.filter_map(|key| Some(self.sorts.get(&key)?.1.keep(key)));
+        kept.collect()
+    }
+
+    /// Takes up what was kept, as if it had been used last. What no measurement could have
+    /// left is passed over.
+    pub fn restore(&mut self, kept: &Kept) {
+        *self.sort(&kept.key) = Sort::restored(kept);
+    }
+
+    /// Whether this one is known.
+    pub fn contains(&self, key: &ProfileKey) -> bool {
+        self.sorts.contains_key(key)
     }
 
     /// How long an action will last with each of `units`: as `said` of this very action,
@@ -103,6 +137,7 @@ impl Profiles {
             && let Some((_, oldest)) = self.used.pop_first()
         {
             self.sorts.remove(&oldest);
+            self.changed.remove(&oldest);
         }
         self.used.insert(uses, key.clone());
         let (at, sort) = self.sorts.entry(key.clone()).or_insert((uses, Sort::default()));

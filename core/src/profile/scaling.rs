@@ -1,5 +1,6 @@
 //! How much more cores help: durations measured at different units.
 
+use super::kept::KeptLevel;
 use crate::resources::Units;
 
 /// Different units that are told apart.
@@ -48,6 +49,17 @@ impl Amdahl {
 }
 
 impl Scaling {
+    pub(super) fn keep(&self) -> Vec<KeptLevel> {
+        let kept = |&Level { units, weight, mean }: &Level| KeptLevel { units, weight, mean };
+        self.levels.iter().map(kept).collect()
+    }
+
+    pub(super) fn restored(kept: &[KeptLevel]) -> Self {
+        let level = |&KeptLevel { units, weight, mean }: &KeptLevel| Level { units, weight, mean };
+        let sane = kept.iter().filter(|level| level.is_sane()).take(LEVELS);
+        Self { levels: sane.map(level).collect() }
+    }
+
     /// One lasted `seconds` on `units`, a core or more.
     pub(super) fn learn(&mut self, units: Units, seconds: f64) {
         for level in &mut self.levels {

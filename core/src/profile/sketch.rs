@@ -20,6 +20,22 @@ pub struct Sketch {
 }
 
 impl Sketch {
+    /// All buckets, ascending, with their counts.
+    pub(super) fn keep(&self) -> Vec<(i32, f64)> {
+        self.buckets.iter().map(|(bucket, count)| (*bucket, *count)).collect()
+    }
+
+    /// From buckets that were kept; others than could be are left out.
+    pub(super) fn restored(kept: &[(i32, f64)]) -> Self {
+        let known = bucket(RANGE.0)..=bucket(RANGE.1);
+        let sane = |(bucket, count): &&(i32, f64)| {
+            known.contains(bucket) && count.is_finite() && *count > 0.0
+        };
+        let buckets: BTreeMap<i32, f64> = kept.iter().filter(sane).copied().collect();
+        let count = buckets.values().sum();
+        Self { buckets, count }
+    }
+
     /// Counts a value.
     pub fn insert(&mut self, value: f64) {
         *self.buckets.entry(bucket(value)).or_default() += 1.0;

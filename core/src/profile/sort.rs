@@ -1,5 +1,7 @@
 //! One profile: durations, elasticity and use of CPU together.
 
+use super::ProfileKey;
+use super::kept::Kept;
 use super::scaling::{Amdahl, Scaling};
 use super::sketch::Sketch;
 use crate::elastic::{InvalidWork, Work};
@@ -46,6 +48,23 @@ pub(super) struct Sort {
 }
 
 impl Sort {
+    pub(super) fn keep(&self, key: ProfileKey) -> Kept {
+        let (levels, buckets) = (self.scaling.keep(), self.durations.keep());
+        Kept { key, levels, buckets, cores_used: self.cores_used }
+    }
+
+    pub(super) fn restored(kept: &Kept) -> Self {
+        let sane = |(mean, count): &(f64, f64)| {
+            (0.0..=1.0).contains(mean) && count.is_finite() && *count > 0.0
+        };
+        Self {
+            scaling: Scaling::restored(&kept.levels),
+            durations: Sketch::restored(&kept.buckets),
+            cores_used: kept.cores_used.filter(sane),
+            told: None,
+        }
+    }
+
     pub(super) fn learn(&mut self, sample: Sample) -> bool {
         let Sample { units, seconds, cpu_seconds } = sample;
         let cpu = cpu_seconds.filter(|cpu| cpu.is_finite() && *cpu >= 0.0);

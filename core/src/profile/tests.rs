@@ -249,3 +249,57 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn what_was_learned_can_be_kept_and_taken_up_again() {
+    let mut random = Random(3);
+    let truth = Truth { seconds: 40.0, serial: 0.3, sigma: 0.4 };
+    let mut before = Profiles::default();
+    for n in 0..200 {
+        before.learn(&key(0), truth.sample(DEGREES[n % 4], &mut random));
+    }
+    let kept = before.take_changed();
+    assert_eq!(kept.len(), 1);
+    assert!(!before.has_changed() && before.take_changed().is_empty(), "said once");
+    let mut after = Profiles::default();
+    after.restore(&kept[0]);
+    assert!(after.contains(&key(0)) && !after.has_changed());
+    let known = work(&mut before, Prior::default());
+    assert_eq!(work(&mut after, Prior::default()), known);
+    for elapsed in [1.0, 40.0, 90.0, 1e6] {
+        let overdue =
+            |profiles: &Profiles| profiles.overdue(&key(0), &known, Units::cores(1), elapsed);
+        assert_eq!(overdue(&after).to_bits(), overdue(&before).to_bits());
+    }
+}
+
+#[test]
+fn what_no_measurement_could_have_left_is_passed_over() {
+    let level = |weight: f64, mean: f64| KeptLevel { units: Units::cores(1), weight, mean };
+    let kept = Kept {
+        key: key(0),
+        levels: vec![
+            level(f64::NAN, 1.0),
+            level(-1.0, 1.0),
+            level(1.0, f64::INFINITY),
+            level(1.0, 0.0),
+        ],
+        buckets: vec![(i32::MAX, 1.0), (0, f64::NAN), (0, -3.0)],
+        cores_used: Some((f64::INFINITY, 1.0)),
+    };
+    let mut profiles = Profiles::default();
+    let unknown = work(&mut profiles, Prior::default());
+    profiles.restore(&kept);
+    assert_eq!(work(&mut profiles, Prior::default()), unknown);
+    assert!(profiles.overdue(&key(0), &unknown, Units::cores(1), 5.0).is_finite());
+}
+
+#[test]
+fn of_what_is_forgotten_nothing_is_kept() {
+    let mut profiles = Profiles::new(2);
+    for n in 0..5 {
+        profiles.learn(&key(n), sample(1.0, 1.0, 1.0));
+    }
+    let kept: Vec<ProfileKey> = profiles.take_changed().into_iter().map(|kept| kept.key).collect();
+    assert_eq!(kept, [key(3), key(4)]);
+}

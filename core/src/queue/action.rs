@@ -169,10 +169,15 @@ impl Queue {
         if submit.submitted.is_none() {
             self.check_room()?;
         }
-        let Foresight { profile, prior, said, .. } = &submit.foresight;
+        let Foresight { profile, prior, said, remaining, .. } = &submit.foresight;
         let key = ProfileKey { job, profile: Arc::clone(profile) };
         let work = self.profiles.work(&key, &submit.cost.cpu, *prior, *said);
-        work.map_err(|error| Fault::new(FaultKind::User, "InvalidDuration", error.to_string()))
+        let work = work
+            .map_err(|error| Fault::new(FaultKind::User, "InvalidDuration", error.to_string()))?;
+        if self.config.policy == Policy::ElasticTrajectory {
+            return Ok(self.remaining.order(work, *remaining));
+        }
+        Ok(work)
     }
 
     /// Puts a waiting action in the line of its node's cores.
@@ -188,6 +193,12 @@ impl Queue {
                 return Place { rank: Time::ZERO, seq };
             }
             let opens = !std::mem::replace(&mut open.acted, true);
+            if let Some(newcomers) = state.crowd.newcomers() {
+                state.elastic.newcomers(newcomers);
+            }
+            if opens {
+                state.crowd.is_known();
+            }
             state.elastic.submitted(self.now, opens, Work::clone(&action.work));
             Place { rank: action.work.rank(action.submitted), seq }
         });

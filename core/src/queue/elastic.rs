@@ -118,6 +118,9 @@ impl Queue {
         }
         let (seqs, running): (Vec<Seq>, Vec<Running>) = running.into_iter().unzip();
         let waiting = waiting(&order);
+        if let Some(newcomers) = node.crowd.newcomers() {
+            elastic.newcomers(newcomers);
+        }
         let line = Line {
             now: self.now,
             cores: most as u32,
@@ -207,7 +210,7 @@ impl Queue {
             }
             let (prior, said) = (action.foresight.prior, action.foresight.said);
             let Ok(work) = self.profiles.work(key, &action.cost.cpu, prior, said) else { continue };
-            action.work = work.into();
+            action.work = work.in_place_of(&action.work).into();
             let node = self.trajectories.get(&action.trajectory).and_then(|t| t.node());
             let line = node.and_then(|node| self.nodes.get_mut(node)).map(|node| &mut node.line);
             if let Some((line, place)) = line.zip(action.place)

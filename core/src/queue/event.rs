@@ -105,6 +105,9 @@ pub struct Foresight {
     pub prior: Prior,
     /// What its caller says of this very action: not learned over.
     pub said: Prior,
+    /// Seconds that its trajectory is predicted to go on after it; only the trajectory-aware
+    /// policy looks at it.
+    pub remaining: Option<f64>,
     /// Its cores may change while it runs.
     pub malleable: bool,
 }

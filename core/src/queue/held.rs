@@ -88,5 +88,6 @@ fn pace(work: &Work, units: Units) -> Duration {
 fn exclusive(work: &Work) -> Option<Work> {
     let units = work.choices().iter().map(|choice| choice.units).filter(|units| !units.is_share());
     let units = UnitChoice::new(units.collect()).ok().filter(|units| units.as_slice().len() > 1)?;
-    Work::new(&units, |units| pace(work, units).as_secs_f64()).ok()
+    let alone = Work::new(&units, |units| pace(work, units).as_secs_f64()).ok()?;
+    Some(alone.in_place_of(work))
 }

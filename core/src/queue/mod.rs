@@ -8,6 +8,7 @@
 mod action;
 mod command;
 mod config;
+mod crowd;
 mod elastic;
 mod event;
 mod fair;
@@ -38,6 +39,7 @@ use self::line::Line;
 use self::node::Node;
 use self::permit::{Permit, QuotaLine};
 use self::trajectory::Trajectory;
+use crate::elastic::Remaining;
 use crate::ids::{ActionId, NodeId, PermitId, QuotaName, TrajectoryId};
 use crate::profile::Profiles;
 use crate::time::Time;
@@ -80,6 +82,8 @@ pub struct Queue {
     cpu_share: FairShare,
     memory_share: FairShare,
     profiles: Profiles,
+    /// Who is first, under the trajectory-aware policy.
+    remaining: Remaining,
     timers: BTreeSet<(Time, Timer)>,
     /// Actions and permits that wait.
     waiting: usize,
@@ -111,6 +115,7 @@ impl Queue {
             cpu_share: FairShare::new(config.weights.clone()),
             memory_share: FairShare::new(config.weights.clone()),
             profiles: Profiles::default(),
+            remaining: Remaining::default(),
             config,
             now: Time::ZERO,
             next_seq: 0,
@@ -156,6 +161,12 @@ impl Queue {
     /// When [`Event::Tick`] is due, unless another event comes first.
     pub fn next_wakeup(&self) -> Option<Time> {
         self.timers.first().map(|(at, _)| *at)
+    }
+
+    /// What was learned of actions: to be kept over a restart, and given back before the first
+    /// event after it.
+    pub fn profiles_mut(&mut self) -> &mut Profiles {
+        &mut self.profiles
     }
 
     fn handle(&mut self, event: Event) {

@@ -4,9 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::action::{Place, Report, Waiter};
 use super::command::NodeOrder;
+use super::crowd::Crowd;
 use super::event::{NodeReport, NodeUp};
 use super::held::Held;
 use super::line::Line;
+use super::policy::Policy;
 use super::{Queue, Seq, Timer};
 use crate::cpu::{CoreSet, NodeCpu};
 use crate::elastic::Elastic;
@@ -32,6 +34,7 @@ pub(super) struct Node {
     pub(super) running: BTreeMap<Seq, Held>,
     /// Who gets what under the elastic policy.
     pub(super) elastic: Elastic,
+    pub(super) crowd: Crowd,
     /// When its line is looked at again although nothing has happened.
     pub(super) wakes: Option<Time>,
     /// Where the agent was told that shares run; `None`: not since its link came up.
@@ -42,7 +45,7 @@ pub(super) struct Node {
 
 impl Node {
     /// A node that is expected but was never seen.
-    pub(super) fn absent() -> Self {
+    pub(super) fn absent(policy: Policy) -> Self {
         Self {
             epoch: 0,
             connected: false,
@@ -52,7 +55,8 @@ impl Node {
             memory_held: 0,
             line: Line::default(),
             running: BTreeMap::new(),
-            elastic: Elastic::default(),
+            elastic: policy.elastic(),
+            crowd: Crowd::default(),
             wakes: None,
             told_shared: None,
             trajectories: BTreeSet::new(),
@@ -67,22 +71,28 @@ impl Node {
         self.memory.saturating_sub(self.memory_held)
     }
 
-    pub(super) fn hold(&mut self, trajectory: &TrajectoryId, memory: u64) {
+    pub(super) fn hold(&mut self, trajectory: &TrajectoryId, memory: u64, now: Time) {
         if self.trajectories.insert(trajectory.clone()) {
             self.memory_held += memory;
+            self.crowd.came(now);
         }
     }
 
-    pub(super) fn let_go(&mut self, trajectory: &TrajectoryId, memory: u64) {
+    /// `acted`: an action of it was in the line.
+    pub(super) fn let_go(&mut self, trajectory: &TrajectoryId, memory: u64, acted: bool) {
         if self.trajectories.remove(trajectory) {
             self.memory_held -= memory;
+            if !acted {
+                self.crowd.is_known();
+            }
         }
     }
 }
 
 impl Queue {
     pub(super) fn node_up(&mut self, up: NodeUp) {
-        let node = self.nodes.entry(up.node.clone()).or_insert_with(Node::absent);
+        let policy = self.config.policy;
+        let node = self.nodes.entry(up.node.clone()).or_insert_with(|| Node::absent(policy));
         if up.epoch <= node.epoch {
             return;
         }

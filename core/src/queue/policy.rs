@@ -3,6 +3,7 @@
 //! What the elastic policy says of a whole line is in `elastic.rs`.
 
 use crate::cpu::NodeCpu;
+use crate::elastic::Elastic;
 use crate::resources::{UnitChoice, Units};
 
 /// The scheduling policy of a queue.
@@ -12,6 +13,9 @@ pub enum Policy {
     /// [`Elastic`](crate::elastic::Elastic); short actions first, with ageing.
     #[default]
     Elastic,
+    /// As `Elastic`, for an end of all trajectories as early as possible: those first whose
+    /// trajectory will go on for longest, with ageing ([`Remaining`](crate::elastic::Remaining)).
+    ElasticTrajectory,
     /// First come first served; each action gets the largest of its units that is
     /// at most `dop`, else its smallest.
     FixedDop {
@@ -38,13 +42,18 @@ pub enum Decision {
 impl Policy {
     /// True where a line is served as a whole.
     pub(super) fn is_elastic(self) -> bool {
-        self == Self::Elastic
+        matches!(self, Self::Elastic | Self::ElasticTrajectory)
+    }
+
+    /// What decides on the lines of a node.
+    pub(super) fn elastic(self) -> Elastic {
+        if self == Self::ElasticTrajectory { Elastic::for_makespan() } else { Elastic::default() }
     }
 
     /// Decides on the next action of a node's line, given the node's free cores and
     /// whether the action's trajectory holds cores for life. One that does not, under
-    /// the static policy, was opened under another. Not for the elastic policy, which
-    /// decides on lines: it says the least units.
+    /// the static policy, was opened under another. Not for the elastic policies, which
+    /// decide on lines: it says the least units.
     pub fn decide(self, choice: &UnitChoice, node: &NodeCpu, held: bool) -> Decision {
         let dop = match self {
             Self::Static { cores } if held => {
@@ -52,7 +61,7 @@ impl Policy {
             }
             Self::Static { cores } => Units::cores(cores),
             Self::FixedDop { dop } => dop,
-            Self::Elastic => choice.smallest(),
+            Self::Elastic | Self::ElasticTrajectory => choice.smallest(),
         };
         // A node smaller than the degree still serves: it gives what it has.
         let most = node.exclusive_capacity().min(usize::from(u16::MAX)) as u16;

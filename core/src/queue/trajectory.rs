@@ -104,11 +104,11 @@ impl Queue {
             self.memory_share.take(&trajectory.job, trajectory.memory, now);
             trajectory.state = State::Recovering { node: node.clone(), ready };
             if !self.nodes.contains_key(&node) {
-                self.nodes.insert(node.clone(), Node::absent());
+                self.nodes.insert(node.clone(), Node::absent(self.config.policy));
                 self.expect_back(&node);
             }
             if let Some(state) = self.nodes.get_mut(&node) {
-                state.hold(&id, trajectory.memory);
+                state.hold(&id, trajectory.memory, now);
             }
         } else {
             self.opening.insert(&trajectory.job, (seq, id.clone()), ());
@@ -209,7 +209,7 @@ impl Queue {
     pub(super) fn static_units(&self) -> Option<Units> {
         match self.config.policy {
             Policy::Static { cores } => Some(Units::cores(cores)),
-            Policy::Elastic | Policy::FixedDop { .. } => None,
+            Policy::Elastic | Policy::ElasticTrajectory | Policy::FixedDop { .. } => None,
         }
     }
 
@@ -220,7 +220,7 @@ impl Queue {
         let Some(state) = self.nodes.get_mut(node) else { return };
         self.opening.remove(&trajectory.job, &(trajectory.seq, id.clone()));
         self.memory_share.take(&trajectory.job, trajectory.memory, self.now);
-        state.hold(id, trajectory.memory);
+        state.hold(id, trajectory.memory, self.now);
         trajectory.cores = units.and_then(|units| state.cpu.grant(units));
         trajectory.placed = self.now;
         trajectory.state = State::Opening { node: node.clone() };
@@ -274,7 +274,7 @@ impl Queue {
         if let Some(node) = trajectory.node() {
             self.memory_share.give_back(&trajectory.job, trajectory.memory, self.now);
             if let Some(state) = self.nodes.get_mut(node) {
-                state.let_go(id, trajectory.memory);
+                state.let_go(id, trajectory.memory, trajectory.acted);
                 if let Some(grant) = &trajectory.cores {
                     state.cpu.release(grant);
                 }

@@ -15,13 +15,13 @@ pub enum Command {
         trajectory: TrajectoryId,
         /// The service.
         service: ServiceIndex,
-        /// Which try for this trajectory, from 1.
+        /// Which try of this service for this trajectory, from 1.
         attempt: u32,
     },
     /// End a call that is in flight; its end is still to be reported.
     CancelCall(CallId),
-    /// The trajectory's score, or the fault that is final. Comes once for each
-    /// trajectory to be scored, unless it is cancelled.
+    /// The trajectory's reward, when every service that is asked has answered, or the fault
+    /// that is final. Comes once for each trajectory to be scored, unless it is cancelled.
     Scored {
         /// Which trajectory.
         trajectory: TrajectoryId,

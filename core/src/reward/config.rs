@@ -7,7 +7,7 @@ use crate::ids::Task;
 /// Settings of [`super::Rewards`].
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// The job's reward services; the first that matches a task scores it.
+    /// The job's reward services.
     pub services: Vec<Service>,
     /// Most trajectories that wait or are being scored; more are refused.
     pub max_scoring: usize,
@@ -20,7 +20,9 @@ pub struct Config {
 pub struct Service {
     /// Its name, for messages.
     pub name: String,
-    /// Tasks that it scores; empty: all.
+    /// What it says of a trajectory.
+    pub gives: Gives,
+    /// Tasks that it is asked about; empty: all.
     pub tasks: Vec<Task>,
     /// Most calls in flight; at least 1.
     pub concurrency: usize,
@@ -35,6 +37,16 @@ pub struct Service {
     pub backoff: Backoff,
     /// When the service as a whole counts as failed.
     pub circuit: Circuit,
+}
+
+/// What a service says of a trajectory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Gives {
+    /// Its reward. The first such service that takes the task is asked.
+    Reward,
+    /// The log-probability of each of its tokens under a teacher's policy, for distillation
+    /// from several teachers. Every such service that takes the task is asked.
+    LogProbs,
 }
 
 /// Exponential back-off with jitter: try n waits between half and all of

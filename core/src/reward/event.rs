@@ -12,19 +12,33 @@ pub enum Event {
         trajectory: TrajectoryId,
         /// Its task.
         task: Task,
+        /// Its reward where that is known: no service is asked for it.
+        reward: Option<f64>,
+        /// Whether teachers are asked about its tokens.
+        taught: bool,
     },
     /// A call has ended. Each call ends once, a cancelled one too: until then it counts
     /// as in flight.
     Ended {
         /// Which call.
         call: CallId,
-        /// The reward, or why there is none.
-        outcome: Result<f64, Fault>,
+        /// What the service said, or why it did not.
+        outcome: Result<Answer, Fault>,
     },
     /// Nobody waits for the trajectory's score any more.
     Cancel(TrajectoryId),
     /// Time has passed: see [`super::Rewards::next_deadline`].
     Tick,
+}
+
+/// What a service has said.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Answer {
+    /// The reward.
+    Reward(f64),
+    /// Log-probabilities, which the caller of the service keeps: they do not pass through
+    /// here.
+    LogProbs,
 }
 
 /// One call of a reward service.

@@ -1,10 +1,10 @@
 //! Scoring of trajectories by reward services.
 //!
-//! The first service that takes a task scores it. Calls of a service are bounded; a fault
-//! of infrastructure or of time is tried again with back-off, `Retry-After` is honoured by
-//! all calls of the service, and a service that fails again and again is left alone for a
-//! while. What cannot be scored in the end is reported as a fault: it never becomes a
-//! number.
+//! The first service of rewards that takes a task scores it, and every teacher that takes it
+//! says the log-probabilities of its tokens. Calls of a service are bounded; a fault of
+//! infrastructure or of time is tried again with back-off, `Retry-After` is honoured by all
+//! calls of the service, and a service that fails again and again is left alone for a while.
+//! What cannot be had in the end is reported as a fault: it never becomes a number.
 
 mod backoff;
 mod circuit;
@@ -16,8 +16,8 @@ mod event;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub use command::Command;
-pub use config::{Backoff, Circuit, Config, Service};
-pub use event::{CallId, Event, ServiceIndex};
+pub use config::{Backoff, Circuit, Config, Gives, Service};
+pub use event::{Answer, CallId, Event, ServiceIndex};
 
 use self::desk::Desk;
 use crate::fault::{Fault, FaultKind};
@@ -30,7 +30,7 @@ use crate::time::Time;
 pub struct Rewards {
     config: Config,
     desks: Vec<Desk>,
-    jobs: BTreeMap<TrajectoryId, Job>,
+    cases: BTreeMap<TrajectoryId, Case>,
     /// In flight, cancelled ones too.
     calls: BTreeMap<CallId, Flight>,
     timers: BTreeSet<(Time, Timer)>,
@@ -52,16 +52,23 @@ pub struct ServiceStats {
     pub calls: u64,
     /// Calls that ended in a fault of infrastructure or in time.
     pub faults: u64,
-    /// Trajectories scored.
-    pub scored: u64,
+    /// Trajectories that it has answered for.
+    pub answered: u64,
 }
 
 /// A trajectory that is being scored.
 #[derive(Debug)]
-struct Job {
-    service: usize,
+struct Case {
     /// Order of asking.
     seq: u64,
+    reward: Option<f64>,
+    /// What is still asked, by service.
+    asked: BTreeMap<usize, Ask>,
+}
+
+/// What one service is asked of a trajectory.
+#[derive(Debug)]
+struct Ask {
     give_up: Time,
     /// Calls that count.
     tries: u32,
@@ -88,8 +95,8 @@ struct Flight {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Timer {
     Deadline(CallId),
-    Retry(TrajectoryId),
-    GiveUp(TrajectoryId),
+    Retry(TrajectoryId, usize),
+    GiveUp(TrajectoryId, usize),
     /// A service may be called again.
     Desk(usize),
 }
@@ -100,7 +107,7 @@ impl Rewards {
         Self {
             desks: config.services.iter().map(|_| Desk::new()).collect(),
             config,
-            jobs: BTreeMap::new(),
+            cases: BTreeMap::new(),
             calls: BTreeMap::new(),
             timers: BTreeSet::new(),
             asked: 0,
@@ -113,9 +120,13 @@ impl Rewards {
     /// [`Command::Scored`] with a fault.
     pub fn on_event(&mut self, event: Event, now: Time) -> Vec<Command> {
         match event {
-            Event::Score { trajectory, task } => self.score(trajectory, &task, now),
+            Event::Score { trajectory, task, reward, taught } => {
+                self.score(trajectory, &task, reward, taught, now);
+            }
             Event::Ended { call, outcome } => self.ended(call, outcome, now),
-            Event::Cancel(trajectory) => self.cancel(&trajectory),
+            Event::Cancel(trajectory) => {
+                self.forget(&trajectory);
+            }
             Event::Tick => {}
         }
         self.fire_timers(now);
@@ -123,14 +134,22 @@ impl Rewards {
         std::mem::take(&mut self.out)
     }
 
-    /// Whether any service scores the task.
+    /// Whether any service rewards the task.
     pub fn scores(&self, task: &Task) -> bool {
-        self.service_of(task).is_some()
+        self.services_of(task, Gives::Reward).next().is_some()
     }
 
-    fn service_of(&self, task: &Task) -> Option<usize> {
-        let takes = |service: &Service| service.tasks.is_empty() || service.tasks.contains(task);
-        self.config.services.iter().position(takes)
+    /// Whether any teacher takes the task.
+    pub fn teaches(&self, task: &Task) -> bool {
+        self.services_of(task, Gives::LogProbs).next().is_some()
+    }
+
+    fn services_of(&self, task: &Task, gives: Gives) -> impl Iterator<Item = usize> {
+        let takes = move |service: &Service| {
+            service.gives == gives && (service.tasks.is_empty() || service.tasks.contains(task))
+        };
+        let all = self.config.services.iter().enumerate();
+        all.filter(move |(_, service)| takes(service)).map(|(index, _)| index)
     }
 
     /// When [`Event::Tick`] is due, unless another event comes first.
@@ -147,22 +166,30 @@ impl Rewards {
 
     /// Trajectories that wait or are being scored.
     pub fn scoring(&self) -> usize {
-        self.jobs.len()
+        self.cases.len()
     }
 
-    fn score(&mut self, trajectory: TrajectoryId, task: &Task, now: Time) {
-        if self.jobs.contains_key(&trajectory) {
+    fn score(
+        &mut self,
+        trajectory: TrajectoryId,
+        task: &Task,
+        reward: Option<f64>,
+        taught: bool,
+        now: Time,
+    ) {
+        if self.cases.contains_key(&trajectory) {
             return;
         }
-        let Some(service) = self.service_of(task) else {
+        let scorer = self.services_of(task, Gives::Reward).next().filter(|_| reward.is_none());
+        if reward.is_none() && scorer.is_none() {
             let message = format!(
                 "no reward service of the job scores task `{task}`; name one in rewardServices, \
                  or complete the trajectory with its reward"
             );
             return self
                 .report(trajectory, Err(Fault::new(FaultKind::User, "NoRewardService", message)));
-        };
-        if self.jobs.len() >= self.config.max_scoring {
+        }
+        if self.cases.len() >= self.config.max_scoring {
             let message = format!(
                 "{} trajectories are being scored, which is the most",
                 self.config.max_scoring
@@ -171,12 +198,22 @@ impl Rewards {
             return self.report(trajectory, Err(fault));
         }
         self.asked += 1;
-        let give_up = now + self.config.services[service].patience;
-        let (seq, stage) = (self.asked, Stage::InLine);
-        self.timers.insert((give_up, Timer::GiveUp(trajectory.clone())));
-        self.desks[service].line.insert(seq, trajectory.clone());
-        let job = Job { service, seq, give_up, tries: 0, stage, last: None };
-        self.jobs.insert(trajectory, job);
+        let seq = self.asked;
+        let teachers = self.services_of(task, Gives::LogProbs).filter(|_| taught);
+        let services: Vec<usize> = scorer.into_iter().chain(teachers).collect();
+        let mut asked = BTreeMap::new();
+        for service in services {
+            let give_up = now + self.config.services[service].patience;
+            self.timers.insert((give_up, Timer::GiveUp(trajectory.clone(), service)));
+            self.desks[service].line.insert(seq, trajectory.clone());
+            asked.insert(service, Ask { give_up, tries: 0, stage: Stage::InLine, last: None });
+        }
+        self.cases.insert(trajectory.clone(), Case { seq, reward, asked });
+        self.settle(&trajectory);
+    }
+
+    fn ask(&mut self, trajectory: &TrajectoryId, service: usize) -> Option<&mut Ask> {
+        self.cases.get_mut(trajectory)?.asked.get_mut(&service)
     }
 
     /// Calls every service for as many as it may have.
@@ -184,11 +221,12 @@ impl Rewards {
         for (index, (desk, service)) in self.desks.iter_mut().zip(&self.config.services).enumerate()
         {
             while let Some(trajectory) = desk.next(service, now) {
-                let Some(job) = self.jobs.get_mut(&trajectory) else { continue };
+                let case = self.cases.get_mut(&trajectory);
+                let Some(ask) = case.and_then(|case| case.asked.get_mut(&index)) else { continue };
                 self.last_call += 1;
                 let (call, deadline) = (CallId(self.last_call), now + service.timeout);
-                job.stage = Stage::Calling(call);
-                job.tries += 1;
+                ask.stage = Stage::Calling(call);
+                ask.tries += 1;
                 desk.running += 1;
                 desk.stats.calls += 1;
                 let flight = Flight {
@@ -199,13 +237,13 @@ impl Rewards {
                 };
                 self.calls.insert(call, flight);
                 self.timers.insert((deadline, Timer::Deadline(call)));
-                let (service, attempt) = (ServiceIndex(index), job.tries);
+                let (service, attempt) = (ServiceIndex(index), ask.tries);
                 self.out.push(Command::Call { call, trajectory, service, attempt });
             }
         }
     }
 
-    fn ended(&mut self, call: CallId, outcome: Result<f64, Fault>, now: Time) {
+    fn ended(&mut self, call: CallId, outcome: Result<Answer, Fault>, now: Time) {
         let Some(flight) = self.calls.remove(&call) else { return };
         self.timers.remove(&(flight.deadline, Timer::Deadline(call)));
         self.desks[flight.service].running -= 1;
@@ -213,19 +251,46 @@ impl Rewards {
             self.desks[flight.service].breaker.no_news(flight.probe);
             return;
         };
-        match outcome {
-            Ok(reward) if reward.is_finite() => {
-                self.desks[flight.service].stats.scored += 1;
-                self.answered(flight.service);
-                self.finish(&trajectory, Ok(reward));
+        let index = flight.service;
+        match (outcome, self.config.services[index].gives) {
+            (Ok(Answer::Reward(reward)), Gives::Reward) if reward.is_finite() => {
+                if let Some(case) = self.cases.get_mut(&trajectory) {
+                    case.reward = Some(reward);
+                }
+                self.said(&trajectory, index);
             }
-            Ok(reward) => {
-                self.answered(flight.service);
-                let message = format!("the service's reward is {reward}; it must be finite");
+            (Ok(Answer::LogProbs), Gives::LogProbs) => self.said(&trajectory, index),
+            (Ok(answer), gives) => {
+                self.answered(index);
+                let message = match (answer, gives) {
+                    (Answer::Reward(reward), Gives::Reward) => {
+                        format!("the service's reward is {reward}; it must be finite")
+                    }
+                    _ => format!("the service was asked for {gives:?} and said {answer:?}"),
+                };
                 let fault = Fault::new(FaultKind::Action, "RewardNotFinite", message);
                 self.finish(&trajectory, Err(fault));
             }
-            Err(fault) => self.failed(&trajectory, flight.service, flight.probe, fault, now),
+            (Err(fault), _) => self.failed(&trajectory, index, flight.probe, fault, now),
+        }
+    }
+
+    /// A service has answered for the trajectory.
+    fn said(&mut self, trajectory: &TrajectoryId, service: usize) {
+        self.desks[service].stats.answered += 1;
+        self.answered(service);
+        let Some(case) = self.cases.get_mut(trajectory) else { return };
+        if let Some(ask) = case.asked.remove(&service) {
+            self.timers.remove(&(ask.give_up, Timer::GiveUp(trajectory.clone(), service)));
+        }
+        self.settle(trajectory);
+    }
+
+    /// Reports the reward when nothing more is asked.
+    fn settle(&mut self, trajectory: &TrajectoryId) {
+        let Some(case) = self.cases.get(trajectory) else { return };
+        if let (true, Some(reward)) = (case.asked.is_empty(), case.reward) {
+            self.finish(trajectory, Ok(reward));
         }
     }
 
@@ -246,19 +311,20 @@ impl Rewards {
             return self.finish(trajectory, Err(fault));
         }
         desk.stats.faults += 1;
-        let Some(job) = self.jobs.get_mut(trajectory) else { return };
-        let patient = now < job.give_up;
+        let Some(case) = self.cases.get_mut(trajectory) else { return };
+        let Some(ask) = case.asked.get_mut(&index) else { return };
+        let patient = now < ask.give_up;
         if let Some(wait) = fault.retry_after {
             let pause =
                 wait.clamp(service.backoff.first, service.patience.max(service.backoff.first));
             desk.paused = desk.paused.max(now + pause);
             self.timers.insert((desk.paused, Timer::Desk(index)));
             desk.breaker.no_news(probe);
-            job.tries -= 1;
+            ask.tries -= 1;
             if patient {
-                job.stage = Stage::InLine;
-                job.last = Some(fault);
-                desk.line.insert(job.seq, trajectory.clone());
+                ask.stage = Stage::InLine;
+                ask.last = Some(fault);
+                desk.line.insert(case.seq, trajectory.clone());
                 return;
             }
         } else if fault.kind == FaultKind::Timeout && fault.reason != DEADLINE {
@@ -272,14 +338,14 @@ impl Rewards {
                 self.timers.insert((until, Timer::Desk(index)));
             }
         }
-        if !patient || job.tries >= service.tries.max(1) {
+        if !patient || ask.tries >= service.tries.max(1) {
             return self.finish(trajectory, Err(fault));
         }
-        let draw = self.config.seed ^ job.seq.rotate_left(32) ^ u64::from(job.tries);
-        let at = now + service.backoff.jittered(job.tries, draw);
-        job.stage = Stage::BackingOff(at);
-        job.last = Some(fault);
-        self.timers.insert((at, Timer::Retry(trajectory.clone())));
+        let draw = self.config.seed ^ case.seq.rotate_left(32) ^ u64::from(ask.tries);
+        let at = now + service.backoff.jittered(ask.tries, draw);
+        ask.stage = Stage::BackingOff(at);
+        ask.last = Some(fault);
+        self.timers.insert((at, Timer::Retry(trajectory.clone(), index)));
     }
 
     fn answered(&mut self, service: usize) {
@@ -288,17 +354,8 @@ impl Rewards {
         }
     }
 
-    fn cancel(&mut self, trajectory: &TrajectoryId) {
-        if let Some(Stage::Calling(call)) = self.forget(trajectory).map(|job| job.stage)
-            && let Some(flight) = self.calls.get_mut(&call)
-        {
-            flight.trajectory = None;
-            self.out.push(Command::CancelCall(call));
-        }
-    }
-
     fn finish(&mut self, trajectory: &TrajectoryId, result: Result<f64, Fault>) {
-        if self.forget(trajectory).is_some() {
+        if self.forget(trajectory) {
             self.report(trajectory.clone(), result);
         }
     }
@@ -307,18 +364,28 @@ impl Rewards {
         self.out.push(Command::Scored { trajectory, result });
     }
 
-    /// Takes a trajectory out of the books, but for a call in flight.
-    fn forget(&mut self, trajectory: &TrajectoryId) -> Option<Job> {
-        let job = self.jobs.remove(trajectory)?;
-        self.timers.remove(&(job.give_up, Timer::GiveUp(trajectory.clone())));
-        match job.stage {
-            Stage::InLine => drop(self.desks[job.service].line.remove(&job.seq)),
-            Stage::BackingOff(at) => {
-                self.timers.remove(&(at, Timer::Retry(trajectory.clone())));
+    /// Takes a trajectory out of the books, and cancels its calls in flight.
+    fn forget(&mut self, trajectory: &TrajectoryId) -> bool {
+        let Some(case) = self.cases.remove(trajectory) else { return false };
+        for (service, ask) in case.asked {
+            self.timers.remove(&(ask.give_up, Timer::GiveUp(trajectory.clone(), service)));
+            match ask.stage {
+                Stage::InLine => drop(self.desks[service].line.remove(&case.seq)),
+                Stage::BackingOff(at) => {
+                    self.timers.remove(&(at, Timer::Retry(trajectory.clone(), service)));
+                }
+                Stage::Calling(call) => self.cancel_call(call),
             }
-            Stage::Calling(_) => {}
         }
-        Some(job)
+        true
+    }
+
+    fn cancel_call(&mut self, call: CallId) {
+        // One that has just ended, or was cancelled by its deadline, is in no flight for us.
+        let Some(flight) = self.calls.get_mut(&call) else { return };
+        if flight.trajectory.take().is_some() {
+            self.out.push(Command::CancelCall(call));
+        }
     }
 
     fn fire_timers(&mut self, now: Time) {
@@ -329,13 +396,14 @@ impl Rewards {
             let Some((_, timer)) = self.timers.pop_first() else { break };
             match timer {
                 Timer::Deadline(call) => self.deadline_passed(call, now),
-                Timer::Retry(trajectory) => {
-                    if let Some(job) = self.jobs.get_mut(&trajectory) {
-                        job.stage = Stage::InLine;
-                        self.desks[job.service].line.insert(job.seq, trajectory);
+                Timer::Retry(trajectory, service) => {
+                    let Some(case) = self.cases.get_mut(&trajectory) else { continue };
+                    if let Some(ask) = case.asked.get_mut(&service) {
+                        ask.stage = Stage::InLine;
+                        self.desks[service].line.insert(case.seq, trajectory);
                     }
                 }
-                Timer::GiveUp(trajectory) => self.patience_ended(&trajectory),
+                Timer::GiveUp(trajectory, service) => self.patience_ended(&trajectory, service),
                 Timer::Desk(_) => {}
             }
         }
@@ -356,14 +424,15 @@ impl Rewards {
         self.failed(&trajectory, index, probe, fault, now);
     }
 
-    /// A call that is in flight may still bring the score.
-    fn patience_ended(&mut self, trajectory: &TrajectoryId) {
-        let Some(job) = self.jobs.get_mut(trajectory) else { return };
-        if matches!(job.stage, Stage::Calling(_)) {
+    /// A call that is in flight may still bring the answer.
+    fn patience_ended(&mut self, trajectory: &TrajectoryId, index: usize) {
+        let Some(ask) = self.ask(trajectory, index) else { return };
+        if matches!(ask.stage, Stage::Calling(_)) {
             return;
         }
-        let service = &self.config.services[job.service];
-        let fault = job.last.take().unwrap_or_else(|| {
+        let last = ask.last.take();
+        let service = &self.config.services[index];
+        let fault = last.unwrap_or_else(|| {
             let message = format!(
                 "reward service `{}` could not be called in {} s",
                 service.name,

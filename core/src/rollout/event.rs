@@ -3,7 +3,7 @@
 use crate::buffer::{self, Taker};
 use crate::fault::Fault;
 use crate::ids::{GroupId, Task, TrajectoryId, WorkerId};
-use crate::reward::CallId;
+use crate::reward::{Answer, CallId};
 use crate::router::{Outcome, WorkerSpec};
 use crate::tokens::Finish;
 use crate::trajectory::{OpenGroup, RecoveredGroup};
@@ -139,8 +139,8 @@ pub enum Event {
     RewardEnded {
         /// Which call.
         call: CallId,
-        /// The reward, or why there is none.
-        outcome: Result<f64, Fault>,
+        /// What the service said, or why it did not.
+        outcome: Result<Answer, Fault>,
     },
 
     /// Somebody waits for a batch.

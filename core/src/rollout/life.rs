@@ -28,8 +28,10 @@ impl Rollout {
                     self.route(router::Event::Forget(trajectory.clone()), now)?;
                     self.out.push(Command::CloseSandbox(trajectory));
                 }
-                trajectory::Command::Score { trajectory, task } => {
-                    let asked = reward::Event::Score { trajectory: trajectory.clone(), task };
+                trajectory::Command::Score { trajectory, task, reward, taught } => {
+                    let trajectory_id = trajectory.clone();
+                    let asked =
+                        reward::Event::Score { trajectory: trajectory_id, task, reward, taught };
                     if let Err(fault) = self.score(asked, now) {
                         let result = Err(fault);
                         self.live(trajectory::Event::Scored { trajectory, result }, now)?;
@@ -89,8 +91,16 @@ impl Rollout {
             );
             return Err(Fault::new(FaultKind::User, "RewardNeeded", message));
         }
-        let reward = reward.map(|reward| reward + self.penalty(&trajectory));
-        self.live(trajectory::Event::Complete { trajectory, reward }, now)
+        let taught = group.is_some_and(|group| self.taught(group));
+        // One that teachers are asked about gets its penalty when they have answered.
+        let penalty = if taught { 0.0 } else { self.penalty(&trajectory) };
+        let reward = reward.map(|reward| reward + penalty);
+        self.live(trajectory::Event::Complete { trajectory, reward, taught }, now)
+    }
+
+    /// Whether teachers are asked about the tokens of the group: those that are trained on.
+    fn taught(&self, group: &trajectory::Group) -> bool {
+        group.is_recorded() && !group.is_evaluation() && self.rewards.teaches(group.task())
     }
 
     /// What the length of a trajectory adds to its reward, from 0 to -1.

@@ -36,6 +36,10 @@ pub enum Command {
         trajectory: TrajectoryId,
         /// Its task.
         task: Task,
+        /// Its reward where that is known.
+        reward: Option<f64>,
+        /// Whether teachers are asked about its tokens.
+        taught: bool,
     },
     /// Its score is not wanted any more.
     CancelReward(TrajectoryId),

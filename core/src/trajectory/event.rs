@@ -58,6 +58,8 @@ pub enum Event {
         trajectory: TrajectoryId,
         /// Its reward; `None`: a reward service scores it.
         reward: Option<f64>,
+        /// Teachers are asked about its tokens before it counts as scored.
+        taught: bool,
     },
     /// A reward service has scored it, or given up.
     Scored {

@@ -91,6 +91,11 @@ impl Group {
         matches!(self.open.purpose, Purpose::Evaluation { .. })
     }
 
+    /// Whether the tokens of its trajectories are recorded.
+    pub const fn is_recorded(&self) -> bool {
+        self.open.recorded
+    }
+
     /// Its trajectories in the order of their start. Of those that were replaced, only
     /// the latest are known.
     pub fn trajectories(&self) -> impl Iterator<Item = &Trajectory> {

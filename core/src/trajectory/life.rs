@@ -91,6 +91,7 @@ impl Trajectories {
         &mut self,
         id: &TrajectoryId,
         reward: Option<f64>,
+        taught: bool,
         now: Time,
     ) -> Result<(), Fault> {
         let key = self.locate(id)?;
@@ -113,7 +114,7 @@ impl Trajectories {
             return Ok(());
         }
         self.stop_looking(&key);
-        if let Some(reward) = reward {
+        if let (Some(reward), false) = (reward, taught) {
             self.keep(&key, reward, now);
             return Ok(());
         }
@@ -121,7 +122,7 @@ impl Trajectories {
         if let Some(member) = self.member(&key) {
             member.reward_call = true;
         }
-        self.out.push(Command::Score { trajectory: id.clone(), task });
+        self.out.push(Command::Score { trajectory: id.clone(), task, reward, taught });
         Ok(())
     }
 

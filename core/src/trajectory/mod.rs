@@ -83,7 +83,9 @@ impl Trajectories {
             }
             Event::TokensGiven { trajectory, log } => self.tokens_given(&trajectory, log, now)?,
             Event::Step(trajectory) => self.step(&trajectory, now)?,
-            Event::Complete { trajectory, reward } => self.complete(&trajectory, reward, now)?,
+            Event::Complete { trajectory, reward, taught } => {
+                self.complete(&trajectory, reward, taught, now)?;
+            }
             Event::Scored { trajectory, result } => self.scored(&trajectory, result, now),
             Event::Kept { trajectory, result } => self.kept(&trajectory, result, now),
             Event::AbortTrajectory { trajectory, fault } => {

@@ -46,6 +46,9 @@ pub struct GpuReward {
         )
     )]
     pub degrees: Vec<u32>,
+    /// What a job asks of it for a trajectory.
+    #[serde(default)]
+    pub ask: Ask,
     /// How it leaves the device between calls.
     #[serde(default)]
     pub evict: EvictBackend,
@@ -71,6 +74,20 @@ pub struct GpuReward {
     /// `/v1/completions`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub probe: Option<Probe>,
+}
+
+/// What a job asks of a model for a trajectory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Ask {
+    /// `POST /reward` with the trajectory as JSON, answered by `{"reward": NUMBER}`.
+    #[default]
+    Reward,
+    /// The last number that a reward model gives for its tokens: vLLM's `/pooling`, SGLang's
+    /// `/classify`.
+    Pooling,
+    /// The log-probability of each of its tokens: a teacher, for distillation. It rewards
+    /// nothing; the records that a trainer takes carry what it said.
+    LogProbs,
 }
 
 fn default_batch() -> u32 {

@@ -74,6 +74,17 @@ pub fn logprob(context: ContextHash, token: Token, version: u64) -> f64 {
     -(version as f64) - (hash + 1) as f64 / 1000.0
 }
 
+/// The log-probs of given tokens, each after those before it; the first has none.
+pub fn logprobs_of(tokens: &[Token], version: u64) -> Vec<Option<f64>> {
+    let mut context = ContextHash::of(&[]);
+    let each = tokens.iter().enumerate().map(|(at, &token)| {
+        let known = (at > 0).then(|| logprob(context, token, version));
+        context.push(token);
+        known
+    });
+    each.collect()
+}
+
 /// The weight version that made a token of this log-prob.
 pub fn version_of_logprob(logprob: f64) -> u64 {
     (-logprob).floor().max(0.0) as u64

@@ -4,7 +4,8 @@
 mod support;
 
 use rollwright_engine_sim::{
-    Config, Dialect, EngineSim, Latency, MESSAGE_END, ViolationKind, version_of_logprob,
+    Config, Dialect, EngineSim, Latency, MESSAGE_END, ViolationKind, logprobs_of,
+    version_of_logprob,
 };
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -35,6 +36,24 @@ async fn running(http: &Http, tokens: usize, rid: &str) -> Events {
         http.stream("/generate", generate(tokens, json!({"stream": true, "rid": rid}))).await;
     events.data().await;
     events
+}
+
+#[tokio::test]
+async fn the_prompt_has_log_probs_where_they_are_asked_for() {
+    let sglang = EngineSim::start(Config { version: 4, ..config() }).await.unwrap();
+    let http = client(&sglang);
+    let plain = http.ok("/generate", generate(1, json!({}))).await;
+    assert_eq!(plain["meta_info"]["input_token_logprobs"], json!([]));
+    let asked = http.ok("/generate", generate(1, json!({"logprob_start_len": 0}))).await;
+    let wanted = logprobs_of(&[104, 105], 4);
+    assert_eq!(version_of_logprob(wanted[1].unwrap()), 4);
+    let pairs = json!([[null, 104, null], [wanted[1], 105, null]]);
+    assert_eq!(asked["meta_info"]["input_token_logprobs"], pairs);
+    let vllm = EngineSim::start(Config { version: 4, ..Config::default() }).await.unwrap();
+    let body = json!({"prompt": [104, 105], "max_tokens": 1, "prompt_logprobs": 0});
+    let reply = client(&vllm).ok("/v1/completions", body).await;
+    let known = &reply["choices"][0]["prompt_logprobs"];
+    assert_eq!((&known[0], &known[1]["105"]["logprob"]), (&Value::Null, &json!(wanted[1])));
 }
 
 #[tokio::test]

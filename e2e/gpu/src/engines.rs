@@ -88,7 +88,8 @@ impl Bench {
             orders: None,
         };
         let arena = if keeps == Keeps::Pinned { weights } else { 0 };
-        let gpus = if args.fake { Gpus::Fake(fake) } else { Gpus::Driver { arena } };
+        let gpus =
+            if args.fake { Gpus::Fake(fake) } else { Gpus::Driver { arena, most: u32::MAX } };
         let programs = vec!["*".into()];
         let ground = Ground {
             gpus,

@@ -69,9 +69,13 @@ pub(crate) async fn restores(args: &Args, models: &Models, dir: &Path) -> anyhow
 
 /// How many texts an action scores, so that its own work is the wanted multiple of a restore.
 pub(crate) async fn calibrate(args: &Args, models: &Models, dir: &Path) -> anyhow::Result<usize> {
+    if args.fake {
+        // Its work is modelled.
+        return Ok(1);
+    }
     let bench = Bench::open(args, &dir.join("calibrate"), Keeps::Pinned, arena(1, args.bytes))?;
     let engine = bench.launch(args, &plan(args, models, 0, Keeps::Pinned)).await?;
-    let calls = Calls::default();
+    let calls = Calls::new(args);
     let mut each = Vec::new();
     for _ in 0..ROUNDS {
         bench.backend.evict(engine).await.map_err(troubled)?;
@@ -123,7 +127,7 @@ pub(crate) async fn shared(
 ) -> anyhow::Result<Outcome> {
     let weights = arena(args.fit(), args.bytes);
     let bench = Bench::open(args, &dir.join(format!("{keeps:?}")), keeps, weights)?;
-    let calls = Calls::default();
+    let calls = Calls::new(args);
     let mut questions: Vec<usize> = load.actions.iter().map(|(_, question)| *question).collect();
     questions.sort_unstable();
     questions.dedup();

@@ -1,15 +1,19 @@
 //! What is measured, and on what.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Parser;
 use rollwright_agent::gpu::spec::EvictBy;
 
 /// Measures reward services that share a GPU, and prints a table.
+// The comments are the text of --help, which is not Markdown.
+#[expect(clippy::doc_markdown)]
 #[derive(Debug, Clone, Parser)]
 #[command(version)]
 pub(crate) struct Args {
-    /// A FAKE of a GPU: modelled times, small models on the processor
+    /// A FAKE of a GPU: modelled times of transfers and of actions' work, tiny models on the
+    /// processor
     #[arg(long)]
     pub(crate) fake: bool,
     /// Python for the reward servers; with a GPU, one that has PyTorch
@@ -42,8 +46,9 @@ pub(crate) struct Args {
     /// Actions that are under way at a time
     #[arg(long, default_value_t = 2)]
     pub(crate) at_once: usize,
-    /// Time of an action's own work, as a multiple of a restore's
-    #[arg(long, default_value_t = 3.0)]
+    /// Time of an action's own work, as a multiple of a restore's: so that restores are about
+    /// a quarter of ACT, as the paper has it
+    #[arg(long, default_value_t = 1.5)]
     pub(crate) work: f64,
     /// Bandwidth of the FAKE between node and GPU, in bytes a second
     #[arg(long, default_value_t = 25_000_000_000)]
@@ -71,7 +76,7 @@ pub(crate) enum Keeps {
 }
 
 /// Weights of a service of the FAKE, which stand for [`Args::bytes`].
-const FAKE_BYTES: u64 = 1_600_000;
+const FAKE_BYTES: u64 = 100_000;
 
 impl Args {
     /// Bytes of a service's file.
@@ -92,6 +97,13 @@ impl Args {
     /// Services that the cap holds at a time.
     pub(crate) fn fit(&self) -> usize {
         ((self.cap / self.bytes.max(1)) as usize).clamp(1, self.services)
+    }
+
+    /// What an action of the FAKE takes at least.
+    pub(crate) fn modelled_work(&self) -> Duration {
+        let restore = self.bytes as f64 / self.fake_bandwidth.max(1) as f64;
+        let work = if self.fake { restore * self.work } else { 0.0 };
+        Duration::try_from_secs_f64(work).unwrap_or_default()
     }
 
     /// Who puts the server's arrays where.

@@ -31,8 +31,8 @@ fn ms(time: Duration) -> f64 {
 impl Table {
     pub(crate) fn new(args: &Args) -> Self {
         let what = if args.fake {
-            "**A FAKE of a GPU**: times of transfers are modelled, the models are small ones on the \
-             processor that stand for large ones. No figure is a figure of a real device.\n\n"
+            "**A FAKE of a GPU**: times of transfers and of actions' work are modelled, tiny models on \
+             the processor stand for large ones. No figure is a figure of a real device.\n\n"
         } else {
             "On a real GPU.\n\n"
         };

@@ -1,13 +1,15 @@
 //! The cluster as a test sees it.
 
 use std::fs::File;
+use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use anyhow::{Context as _, anyhow};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use tokio::process::Command;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::lease::Lease;
@@ -19,6 +21,8 @@ use crate::{dump, kubectl::Kubectl};
 pub struct Cluster {
     lease: Lease,
     network: File,
+    /// The machine's own network.
+    outside: File,
 }
 
 impl Cluster {
@@ -32,9 +36,10 @@ impl Cluster {
     }
 
     fn acquire() -> anyhow::Result<Self> {
+        let outside = File::open("/proc/thread-self/ns/net")?;
         let lease = Lease::acquire()?;
         let network = File::open(format!("/proc/{}/ns/net", lease.pid()))?;
-        Ok(Self { lease, network })
+        Ok(Self { lease, network, outside })
     }
 
     /// The hold on its daemons, to stop and start them.
@@ -45,7 +50,6 @@ impl Cluster {
     /// Moves this thread, and the processes that it starts, into the cluster's network: nodes,
     /// pods and services answer there.
     pub fn enter(&self) -> anyhow::Result<()> {
-        use std::os::fd::AsFd as _;
         move_into_link_name_space(self.network.as_fd(), Some(LinkNameSpaceType::Network))
             .context("could not enter the cluster's network namespace")
     }
@@ -76,22 +80,30 @@ impl Cluster {
 
     /// A program of this checkout, such as a script, with the cluster's `kubectl` and `helm`
     /// first on its `PATH` and with all rights.
-    pub fn program(&self, path: &str) -> tokio::process::Command {
+    pub fn program(&self, path: &str) -> Command {
         let state = self.lease.state();
         let search = std::env::var("PATH").unwrap_or_default();
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        let mut command = tokio::process::Command::new(root.join(path));
+        let mut command = Command::new(root().join(path));
         command
-            .current_dir(root)
+            .current_dir(root())
             .env("PATH", format!("{}/bin:{search}", state.display()))
             .env("KUBECONFIG", state.join("kubeconfig"))
             .kill_on_drop(true);
         command
     }
 
+    /// A program of this checkout in the machine's own network: it may fetch something.
+    pub fn outside(&self, path: &str) -> Command {
+        let (process, file) = (std::process::id(), self.outside.as_raw_fd());
+        let mut command = Command::new("nsenter");
+        command.args([&format!("--net=/proc/{process}/fd/{file}"), "--"]).arg(root().join(path));
+        command.current_dir(root()).kill_on_drop(true);
+        command
+    }
+
     /// The address of a name, as the cluster's DNS says it.
     pub async fn resolve(&self, name: &str) -> anyhow::Result<String> {
-        let mut getent = tokio::process::Command::from(self.lease.command("getent"));
+        let mut getent = Command::from(self.lease.command("getent"));
         let output = getent.args(["ahostsv4", name]).output().await?;
         let text = String::from_utf8(output.stdout)?;
         let address = text.split_whitespace().next();
@@ -102,6 +114,10 @@ impl Cluster {
     pub fn kubectl(&self) -> Kubectl {
         Kubectl::new(self.lease.state())
     }
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
 /// Runs a test in a namespace of its own on the shared cluster. Where it fails, objects, events

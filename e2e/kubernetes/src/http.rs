@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use k8s_openapi::api::core::v1::{Secret, Service};
-use reqwest::{Client, Method};
+use reqwest::{Client, Method, RequestBuilder};
 use serde_json::Value;
 
 use crate::namespace::Namespace;
@@ -56,32 +56,48 @@ impl Http {
         Ok(Self { client, base: format!("http://{address}:{port}"), token })
     }
 
+    /// The service's address, as a URL.
+    pub fn base(&self) -> &str {
+        &self.base
+    }
+
+    /// The token that it is called with.
+    pub fn token(&self) -> &str {
+        &self.token
+    }
+
     /// Posts a document and returns the answer; with streams of lines of JSON, the last one.
     pub async fn post(&self, path: &str, body: &Value) -> anyhow::Result<Value> {
-        self.call(Method::POST, path, Some(body)).await
+        self.call(self.request(Method::POST, path).json(body), path).await
+    }
+
+    /// Puts bytes.
+    pub async fn put(&self, path: &str, body: Vec<u8>) -> anyhow::Result<Value> {
+        self.call(self.request(Method::PUT, path).body(body), path).await
+    }
+
+    /// Calls a reward service on GPUs for a job, named with its namespace.
+    pub async fn reward(&self, job: &str, path: &str, body: &Value) -> anyhow::Result<Value> {
+        let path = format!("/v1/rewards/{path}");
+        let request = self.request(Method::POST, &path).header("x-rollwright-job", job);
+        self.call(request.json(body), &path).await
     }
 
     /// Gets a document.
     pub async fn get(&self, path: &str) -> anyhow::Result<Value> {
-        self.call(Method::GET, path, None).await
+        self.call(self.request(Method::GET, path), path).await
     }
 
     /// Deletes what a path names.
     pub async fn delete(&self, path: &str) -> anyhow::Result<Value> {
-        self.call(Method::DELETE, path, None).await
+        self.call(self.request(Method::DELETE, path), path).await
     }
 
-    async fn call(
-        &self,
-        method: Method,
-        path: &str,
-        body: Option<&Value>,
-    ) -> anyhow::Result<Value> {
-        let mut request = self.client.request(method, format!("{}{path}", self.base));
-        request = request.bearer_auth(&self.token);
-        if let Some(body) = body {
-            request = request.json(body);
-        }
+    fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        self.client.request(method, format!("{}{path}", self.base)).bearer_auth(&self.token)
+    }
+
+    async fn call(&self, request: RequestBuilder, path: &str) -> anyhow::Result<Value> {
         let response = request.send().await.context(path.to_owned())?;
         let status = response.status();
         let text = response.text().await?;

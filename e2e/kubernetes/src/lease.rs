@@ -15,6 +15,8 @@ use sha2::{Digest as _, Sha256};
 
 /// How long a cluster may take to come up, its binaries being built included.
 const UP: Duration = Duration::from_mins(45);
+/// Longer than a cluster stays up that nobody holds.
+const LOOK_AGAIN: Duration = Duration::from_secs(30);
 /// The exit code of `node.sh` when the cluster is up, or coming up, already.
 const IS_UP: i32 = 75;
 
@@ -74,6 +76,30 @@ impl Lease {
             );
             thread::sleep(Duration::from_millis(100));
         }
+    }
+
+    /// Waits until no cluster is up, for who needs a new one: one that nobody holds ends after a
+    /// while.
+    pub fn wait_for_none(limit: Duration) -> anyhow::Result<()> {
+        let state = state_dir()?;
+        let deadline = Instant::now() + limit;
+        let mut said = false;
+        while connect(&state)?.is_some() {
+            ensure!(
+                Instant::now() < deadline,
+                "a cluster has been up for {limit:?}: end what uses it"
+            );
+            if !said {
+                eprintln!("waiting for the end of the cluster of an earlier run");
+                said = true;
+            }
+            // To connect is to hold it once more: meanwhile it is looked at from outside.
+            let again = Instant::now() + LOOK_AGAIN;
+            while state.join("socket").exists() && Instant::now() < again {
+                thread::sleep(Duration::from_millis(200));
+            }
+        }
+        Ok(())
     }
 
     /// Nothing, where the cluster ended just now: nobody had used it for a while.

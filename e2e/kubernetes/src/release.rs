@@ -4,11 +4,11 @@ use std::env;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
-use tokio::process::Command;
 use tokio::sync::OnceCell;
 
 use crate::cluster::Cluster;
 use crate::command::succeed;
+use crate::images;
 
 /// The namespace of the release.
 pub const RELEASE: &str = "rollwright-system";
@@ -24,16 +24,16 @@ pub async fn install_release(cluster: &Cluster) -> anyhow::Result<()> {
 
 async fn install(cluster: &Cluster) -> anyhow::Result<()> {
     let state = cluster.lease().state();
-    let mut images = cluster.program("e2e/kubernetes/product-images.sh");
+    let mut images = cluster.outside("e2e/kubernetes/product-images.sh");
     succeed(images.arg(programs()?).arg(state)).await?;
-    let mut import = Command::from(cluster.lease().command("ctr"));
-    import.args(["--namespace=k8s.io", "images", "import"]).arg(state.join("product.tar"));
-    succeed(&mut import).await?;
-    let mut load = Command::from(cluster.lease().command("docker"));
-    load.args(["load", "--input"]).arg(state.join("sandboxes.tar"));
-    succeed(&mut load).await?;
-
+    images::import(cluster, &state.join("product.tar")).await?;
+    images::load(cluster, &sandbox_archive(cluster)).await?;
     install_chart(cluster).await
+}
+
+/// The archive with the image of sandboxes, once the release was installed.
+pub fn sandbox_archive(cluster: &Cluster) -> PathBuf {
+    cluster.lease().state().join("sandboxes.tar")
 }
 
 /// Installs the chart from this checkout; waits for nothing, not even that its images are there.
@@ -44,9 +44,14 @@ pub async fn install_chart(cluster: &Cluster) -> anyhow::Result<()> {
         .args(["--namespace", RELEASE, "--create-namespace", "--take-ownership"])
         .args(["--set", "image.repository=rollwright/rollwright"])
         .args(["--set", "agent.image.repository=rollwright/rollwright-agent"])
-        .arg(format!("--set=image.tag={TAG},agent.image.tag={TAG}"))
+        .args(["--set", "agent.dind.image.repository=rollwright/dind"])
+        .arg(format!("--set=image.tag={TAG},agent.image.tag={TAG},agent.dind.image.tag={TAG}"))
+        // The node's own disk is a layer over the machine's, on which no engine can make others.
+        .args(["--set", "agent.dind.data.emptyDir.sizeLimit=4Gi"])
         // The cluster has no volumes to give.
-        .args(["--set", "controllers.ephemeralStorage=true"]);
+        .args(["--set", "controllers.ephemeralStorage=true"])
+        // Nor GPUs: reward services have a fake of them.
+        .args(["--set", "agent.gpu.fake=8:80Gi"]);
     succeed(&mut helm).await
 }
 

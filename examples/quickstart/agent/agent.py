@@ -27,6 +27,7 @@ import records
 STEPS = 30  # turns after which a policy that does not end is stopped
 BATCH_GROUPS = 2  # groups of a batch
 SANDBOX_MEMORY = 384 << 20  # as the manifests say
+TENANT_PLACES = 16  # sandboxes at once on nodes that are not ours to see
 
 
 class Agent:
@@ -34,10 +35,13 @@ class Agent:
 
     def __init__(self, options, queue, gateway, key):
         self._queue, self._gateway = queue, gateway
-        self._prefix, self._edits = options.prefix, options.edits
+        self._prefix, self._edits, self._job = options.prefix, options.edits, options.job
         self._openai = openai.AsyncOpenAI(base_url=options.gateway, api_key=key, timeout=600)
-        self._engine = openai.AsyncOpenAI(base_url=f"{options.engine}/v1", api_key="none")
+        engine, engine_key = (options.engine, "none") if options.engine else (options.gateway, key)
+        self._engine = openai.AsyncOpenAI(base_url=f"{engine}/v1", api_key=engine_key)
         self._model = ""
+        # A queue tells the nodes to those alone who may open its socket.
+        self._tenant = not options.queue.startswith("unix:")
         self._places = asyncio.Semaphore(1)
         self._aborted = 0
         self._out = records.Output()
@@ -55,15 +59,17 @@ class Agent:
         self._out.write("end", {"at_s": self._out.now(), "granted_cores": granted})
 
     async def _prepare(self):
-        """Waits for the services; says how many cores there are."""
-        while not (nodes := [n for n in (await self._queue.stats())["nodes"] if n["connected"]]):
+        """Waits for the services; says how many cores there are, or 0 to a tenant."""
+        nodes = []
+        while not (nodes or self._tenant):
             await asyncio.sleep(0.1)
+            nodes = [n for n in (await self._queue.stats())["nodes"] if n["connected"]]
         while not any(w["state"] == "ready" for w in (await self._gateway.status())["workers"]):
             await asyncio.sleep(0.1)
         self._model = (await self._engine.models.list()).data[0].id
         # A trajectory keeps its memory while another sandbox scores it: some is left for those.
         fit = sum(node["memory_bytes"] // SANDBOX_MEMORY for node in nodes)
-        self._places = asyncio.Semaphore(max(1, fit - 2))
+        self._places = asyncio.Semaphore(TENANT_PLACES if self._tenant else max(1, fit - 2))
         return sum(node["cores"] for node in nodes)
 
     async def _tell(self):
@@ -122,7 +128,7 @@ class Agent:
 
     async def _roll_out(self, rollout, package, record):
         sandbox = self._queue.sandbox(
-            "python", trajectory_id=rollout.trajectory_id, job="quickstart"
+            "python", trajectory_id=rollout.trajectory_id, job=self._job
         )
         with self._out.during("opening") as opening:
             await sandbox.open()
@@ -140,12 +146,12 @@ class Agent:
                 # What is scored is copied out of the sandbox: it must stay until then.
                 while (await rollout.look()).state in ("running", "scoring"):
                     await asyncio.sleep(0.25)
-            await self._scored(rollout.trajectory_id, record)
+            await self._scored(rollout.trajectory_id, package, record)
         finally:
             await sandbox.close()
             record["sandbox"]["closed_s"] = self._out.now()
 
-    async def _scored(self, trajectory, record):
+    async def _scored(self, trajectory, package, record):
         """Takes up the action that scored it: an ended id that is sent again gives its result."""
         reward = f"{trajectory}.reward"
         result = None
@@ -161,7 +167,8 @@ class Agent:
             return
         took = result.queued + result.ran + result.overhead
         span = {**record["scoring"], "begin_s": record["scoring"]["end_s"] - took}
-        record["actions"].append(records.action("reward", span, result, 0.0))
+        graded = records.action("reward", f"grade {package}", "tests", span, result, 0.0)
+        record["actions"].append(graded)
 
     async def _converse(self, rollout, sandbox, package, record):
         """The policy and the sandbox by turns."""
@@ -207,13 +214,14 @@ class Agent:
         """Runs a command as an action; what the policy is told of it."""
         try:
             with self._out.during("acting") as acting:
-                result = await sandbox.run(command, profile=dialogue.profile_of(command))
+                profile = dialogue.profile_of(command)
+                result = await sandbox.run(command, profile=profile)
         except (ActionTimeout, ActionFault) as fault:
             return f"{fault}\n{fault.output}"
         name = dialogue.name_of(command)
         # Cores that are held for life were waited for before the first action.
         waited = record["sandbox"]["queue_s"] if not record["actions"] else 0.0
-        record["actions"].append(records.action(name, acting, result, waited))
+        record["actions"].append(records.action(name, command, profile, acting, result, waited))
         await rollout.step(name=name, seconds=result.ran)
         return dialogue.observation(result.exit_code, result.output)
 
@@ -227,15 +235,18 @@ class Agent:
 async def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gateway", required=True, help="URL; the key is in ROLLWRIGHT_API_KEY")
-    parser.add_argument("--queue", required=True, help="unix:/path of the action queue")
-    parser.add_argument("--engine", required=True, help="URL of the engine, asked for its model")
+    parser.add_argument("--queue", required=True, help="unix:/path or URL of the action queue")
+    parser.add_argument("--engine", help="URL of what is asked for its model; default: the gateway")
+    parser.add_argument("--job", default="quickstart", help="the job, as the queue calls it")
     parser.add_argument("--prefix", required=True, help="start of all ids")
     parser.add_argument("--edits", type=Path, help="for a real model: directory of planted bugs")
     parser.add_argument("packages", nargs="+", help="a group of trajectories for each")
     options = parser.parse_args()
     key = os.environ["ROLLWRIGHT_API_KEY"]
+    # Who may open the socket needs no key.
+    queue_key = None if options.queue.startswith("unix:") else key
     async with (
-        AsyncActionClient(options.queue) as queue,
+        AsyncActionClient(options.queue, api_key=queue_key) as queue,
         AsyncRolloutClient(options.gateway, api_key=key) as gateway,
     ):
         await Agent(options, queue, gateway, key).run(options.packages)

@@ -40,10 +40,12 @@ class Output:
             span["end_s"] = self.now()
 
 
-def action(name, span, result, waited):
+def action(name, command, profile, span, result, waited):
     """An action that ran to its end; `waited` is what its sandbox waited for a place before."""
     return {
         "name": name,
+        "profile": profile,
+        "command": command,
         "submitted_s": span["begin_s"],
         "ended_s": span["end_s"],
         "queue_s": result.queued,

@@ -1,17 +1,20 @@
 //! The whole experiment: the workload under each policy, then tables and timeline.
 
+use std::collections::BTreeMap;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
 use clap::Parser;
+use rollwright_crds::Manifest;
+use rollwright_quickstart::workload::Trajectory;
+use rollwright_quickstart::{script, workload};
 
 use crate::agent::{self, Played, Task};
 use crate::progress::Progress;
 use crate::record::Run;
 use crate::service::{Place, Service, left_over};
-use crate::workload::Trajectory;
-use crate::{report, script, trace, workload};
+use crate::{replay, report, trace};
 
 /// Runs rollouts over real packages, with CPU per action and with cores for life.
 #[derive(Debug, Parser)]
@@ -79,6 +82,11 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     std::fs::write(&records, serde_json::to_vec_pretty(&runs)?)?;
     println!("timeline  {}   (open it at https://ui.perfetto.dev)", full(&timeline).display());
     println!("records   {}", full(&records).display());
+    for run in &runs {
+        let dir = options.out.join(format!("replay-{}", run.policy));
+        replay::write(run, &dir)?;
+        println!("replay    {}   (for kubectl-rollwright simulate actions)", full(&dir).display());
+    }
     if let Some(missing) = report::missing(&runs, trajectories.len()) {
         bail!("trajectories are without a reward (see above): {missing}");
     }
@@ -165,7 +173,19 @@ async fn run_policy(
     let Played { cores, granted_cores, trajectories, batches } = played?;
     stopped?;
     ensure!(left.is_empty(), "standalone left {} sandboxes", left.len());
-    Ok(Run { policy: policy.to_owned(), cores, granted_cores, trajectories, batches })
+    let (policy, units) = (policy.to_owned(), units(&manifests)?);
+    Ok(Run { policy, cores, units, granted_cores, trajectories, batches })
+}
+
+/// The units that each profile of the manifests' queue allows.
+fn units(manifests: &Path) -> anyhow::Result<BTreeMap<String, Vec<f64>>> {
+    let queues = rollwright_crds::parse::directory(manifests)?.into_iter();
+    let queues = queues.filter_map(|manifest| match manifest {
+        Manifest::ActionQueue(queue) => Some(queue),
+        _ => None,
+    });
+    let profiles = queues.flat_map(|queue| queue.spec.profiles);
+    Ok(profiles.map(|profile| (profile.name.to_string(), profile.cpu_units)).collect())
 }
 
 /// A key for the gateway that nobody can guess.

@@ -6,11 +6,10 @@ mod agent;
 mod experiment;
 mod progress;
 mod record;
+mod replay;
 mod report;
-mod script;
 mod service;
 mod trace;
-mod workload;
 
 use std::process::ExitCode;
 

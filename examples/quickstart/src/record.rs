@@ -1,5 +1,7 @@
 //! What a run leaves behind: times in seconds since the run's start.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 /// One run of the workload under one policy.
@@ -9,6 +11,8 @@ pub(crate) struct Run {
     pub(crate) policy: String,
     /// Cores that actions may have on this machine.
     pub(crate) cores: u32,
+    /// Units that an action may be given, by profile.
+    pub(crate) units: BTreeMap<String, Vec<f64>>,
     /// Cores that nobody else could have, on average: sampled, reward services included.
     pub(crate) granted_cores: f64,
     /// In the order of their ids; those that were replaced are there too.
@@ -74,6 +78,10 @@ pub(crate) struct SandboxRecord {
 #[serde(deny_unknown_fields)]
 pub(crate) struct ActionRecord {
     pub(crate) name: String,
+    /// Name of its action profile.
+    pub(crate) profile: String,
+    /// What ran.
+    pub(crate) command: String,
     /// As the caller saw it: submission to the last event.
     pub(crate) submitted_s: f64,
     pub(crate) ended_s: f64,

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use rollwright_quickstart::workload::Trajectory;
+
 use crate::record::{ActionRecord, Run, Span};
-use crate::workload::Trajectory;
 
 /// What is about to happen, and what in it is a stand-in.
 pub(crate) fn introduction(
@@ -235,6 +236,8 @@ pub(crate) mod tests {
     pub(crate) fn run(policy: &str) -> Run {
         let action = |name: &str, at: f64, exec: f64, units: f64, cores: Vec<u32>| ActionRecord {
             name: name.to_owned(),
+            profile: "tests".to_owned(),
+            command: String::new(),
             submitted_s: at,
             ended_s: at + 0.5 + exec + 0.001,
             queue_s: 0.5,
@@ -271,6 +274,7 @@ pub(crate) mod tests {
         Run {
             policy: policy.to_owned(),
             cores: 2,
+            units: BTreeMap::from([("tests".to_owned(), vec![1.0, 2.0])]),
             granted_cores: 0.5,
             trajectories: vec![trajectory(0, Some(1.0)), trajectory(1, None)],
             batches: vec![BatchRecord {

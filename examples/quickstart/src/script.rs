@@ -12,13 +12,13 @@ const TOKENS_PER_SECOND: f64 = 150.0;
 const THOUGHT: &str = "This stands in for a thought of the policy. ";
 
 /// A decode step in milliseconds, so that replies take their recorded time, scaled.
-pub(crate) fn step_ms(think_scale: f64) -> f64 {
+pub fn step_ms(think_scale: f64) -> f64 {
     1000.0 * think_scale / TOKENS_PER_SECOND
 }
 
 /// One rule a line, for trajectories called `PREFIX-GROUP.NUMBER`. A trajectory that
 /// replaces another has the next number, and plays the recordings from the first again.
-pub(crate) fn lines(prefix: &str, trajectories: &[Trajectory]) -> String {
+pub fn lines(prefix: &str, trajectories: &[Trajectory]) -> String {
     let mut groups: BTreeMap<&str, Vec<&Trajectory>> = BTreeMap::new();
     for trajectory in trajectories {
         groups.entry(&trajectory.group).or_default().push(trajectory);

@@ -8,32 +8,32 @@ use serde::Deserialize;
 /// One recorded trajectory.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Trajectory {
+pub struct Trajectory {
     /// Package that it works on: the rollouts of one package are a group.
-    pub(crate) group: String,
+    pub group: String,
     /// Number within the group.
-    pub(crate) rollout: u32,
+    pub rollout: u32,
     /// File name of its edit below `edits/`, and after loading the patch itself.
-    pub(crate) edit: String,
+    pub edit: String,
     /// Its actions, in order.
-    pub(crate) steps: Vec<Step>,
+    pub steps: Vec<Step>,
 }
 
 /// One action of a trajectory.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Step {
+pub struct Step {
     /// What it is for; `edit` gets the patch on its standard input.
-    pub(crate) name: String,
+    pub name: String,
     /// Think time before it in seconds, unscaled: stands in for generation.
-    pub(crate) think_s: f64,
+    pub think_s: f64,
     /// Command line.
-    pub(crate) shell: String,
+    pub shell: String,
 }
 
 /// Reads `trajectories.jsonl` and `edits/` of a directory, and keeps the first `groups`
 /// groups.
-pub(crate) fn load(dir: &Path, groups: usize) -> anyhow::Result<Vec<Trajectory>> {
+pub fn load(dir: &Path, groups: usize) -> anyhow::Result<Vec<Trajectory>> {
     let path = dir.join("trajectories.jsonl");
     let text = std::fs::read_to_string(&path)
         .with_context(|| format!("{} cannot be read; pass its directory", path.display()))?;

@@ -148,6 +148,9 @@ spec:
             # A FAKE of GPUs, for tests: no real one is used.
             - --fake-gpus={{ $settings.fake }}
             {{- end }}
+            {{- if and $gpu $settings.arenaMib }}
+            - --gpu-arena-mib={{ int $settings.arenaMib }}
+            {{- end }}
             - --metrics-addr=0.0.0.0:9464
             - --metrics-token-file=/etc/rollwright/metrics/token
             - --log-format={{ $agent.logFormat }}

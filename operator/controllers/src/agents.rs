@@ -91,13 +91,10 @@ impl FromIterator<AgentRequest> for AgentRequests {
     }
 }
 
-/// Whether a pod is an agent of the release in `namespace`.
-pub(crate) fn is_agent(pod: &Pod, namespace: &str) -> bool {
-    let owners = pod.metadata.owner_references.iter().flatten();
-    pod.metadata.namespace.as_deref() == Some(namespace)
-        && owners
-            .into_iter()
-            .any(|owner| owner.kind == "DaemonSet" && owner.name.starts_with(DAEMON_SET))
+/// Whether a pod is an agent of the release that its namespace has.
+pub(crate) fn is_agent(pod: &Pod) -> bool {
+    let mut owners = pod.metadata.owner_references.iter().flatten();
+    owners.any(|owner| owner.kind == "DaemonSet" && owner.name.starts_with(DAEMON_SET))
 }
 
 #[cfg(test)]

@@ -42,6 +42,19 @@ impl CallError {
         }
     }
 
+    /// The API server answered that it does not do it, for whatever reason: nothing was done.
+    pub fn is_answered_no(&self) -> bool {
+        self.status().is_some_and(|status| (400..500).contains(&status))
+    }
+
+    /// Why it failed, as the API server says it.
+    pub fn said(&self) -> String {
+        match &self.fault {
+            CallFault::Kube(kube::Error::Api(status)) => status.message.clone(),
+            fault => fault.to_string(),
+        }
+    }
+
     /// The object is not there.
     pub fn is_not_found(&self) -> bool {
         self.status() == Some(404)

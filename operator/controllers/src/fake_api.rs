@@ -28,7 +28,8 @@ type Request = (Method, String, Value);
 #[derive(Default)]
 struct Told {
     heard: Vec<Request>,
-    /// The end of paths whose patches are refused, with the status.
+    /// The end of paths, or of those of their collections, whose patches are refused, with the
+    /// status.
     refused: Option<(&'static str, u16)>,
     /// Specs by name, for answers about status.
     specs: BTreeMap<String, Value>,
@@ -109,12 +110,15 @@ impl FakeApi {
 fn answer(told: &mut Told, method: &Method, path: &str, body: &Bytes) -> Response {
     let body: Value = serde_json::from_slice(body).unwrap_or_default();
     told.heard.push((method.clone(), path.to_owned(), body.clone()));
-    let refused = told.refused.filter(|(end, _)| *method == Method::PATCH && path.ends_with(end));
+    let collection = path.rsplit_once('/').map_or("", |(collection, _)| collection);
+    let is = |end: &str| path.ends_with(end) || collection.ends_with(end);
+    let refused = told.refused.filter(|(end, _)| *method == Method::PATCH && is(end));
     // As the real one does: `null` is another thing than nothing.
     let null = body.pointer("/metadata/resourceVersion").is_some_and(Value::is_null);
     let refused = refused.map(|(_, status)| status).or(null.then_some(422));
     let (status, answer) = match refused {
         Some(status) => (status, failure(status)),
+        None if *method == Method::GET && path.ends_with("/pods") => (200, no_pods()),
         None if *method == Method::GET => (404, failure(404)),
         None => {
             let mut made = body;
@@ -130,6 +134,11 @@ fn answer(told: &mut Told, method: &Method, path: &str, body: &Bytes) -> Respons
     let mut response = Response::new(Body::from(answer.to_string()));
     *response.status_mut() = StatusCode::from_u16(status).unwrap();
     response
+}
+
+fn no_pods() -> Value {
+    json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1",
+        "metadata": {}, "items": []})
 }
 
 fn failure(status: u16) -> Value {

@@ -21,6 +21,7 @@ pub mod events;
 pub mod gateway_client;
 pub mod hardening;
 pub mod identity;
+pub mod index;
 pub mod job;
 pub mod labels;
 pub mod leader;

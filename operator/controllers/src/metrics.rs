@@ -39,6 +39,18 @@ impl Metrics {
             registry.register(Box::new(histograms.clone()))?;
             Ok::<_, prometheus::Error>(histograms)
         };
+        let failures = counters(
+            "reconcile_failures_total",
+            "Reconciliations that failed",
+            &["kind", "category"],
+        )?;
+        let malformed =
+            counters("malformed_objects_total", "Custom resources found not to parse", &["kind"])?;
+        // A counter that begins at 1 has not increased, to Prometheus.
+        for kind in ["ActionQueue", "ResourcePool", "RewardService", "RolloutJob"] {
+            malformed.with_label_values(&[kind]);
+            failures.with_label_values(&[&kind.to_lowercase(), "ApiUnavailable"]);
+        }
         let leader = IntGauge::new("rollwright_controllers_leader", "1 in the replica that acts")?;
         registry.register(Box::new(leader.clone()))?;
         Ok(Self {
@@ -48,11 +60,7 @@ impl Metrics {
                 "One reconciliation without the time of the API server and of queues and gateways",
                 "kind",
             )?,
-            failures: counters(
-                "reconcile_failures_total",
-                "Reconciliations that failed",
-                &["kind", "category"],
-            )?,
+            failures,
             requests: counters(
                 "api_requests_total",
                 "Requests to the API server, watches aside",
@@ -63,11 +71,7 @@ impl Metrics {
                 "One request to the API server",
                 "verb",
             )?,
-            malformed: counters(
-                "malformed_objects_total",
-                "Custom resources found not to parse",
-                &["kind"],
-            )?,
+            malformed,
             leader,
             registry,
         })
@@ -106,5 +110,23 @@ impl Metrics {
         let mut text = Vec::new();
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
         Ok(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_object_that_does_not_parse_is_an_increase() {
+        let metrics = Metrics::new().unwrap();
+        let series = r#"rollwright_controllers_malformed_objects_total{kind="RolloutJob"}"#;
+        let value = |metrics: &Metrics| {
+            let text = String::from_utf8(metrics.render().unwrap()).unwrap();
+            text.lines().find_map(|line| line.strip_prefix(series)?.trim().parse::<u32>().ok())
+        };
+        assert_eq!(value(&metrics), Some(0));
+        metrics.malformed("RolloutJob");
+        assert_eq!(value(&metrics), Some(1));
     }
 }

@@ -122,6 +122,8 @@ pub struct Observed {
     pub queues: Latest<(String, String), QueueSnapshot>,
     /// When each queue is to be asked again.
     pub asked: Latest<(String, String), Instant>,
+    /// Nodes that are not told of a queue (`namespace.queue`), as their Secret is full.
+    pub left_out: Latest<(), BTreeMap<String, u32>>,
     /// Of kubelets, by node. Empty unless kubelets may be asked.
     pub kubelets: Latest<String, Kubelet>,
 }

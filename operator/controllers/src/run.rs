@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use kube::{Client, Config};
+use rollwright_auth::MetricsError;
 use tokio::sync::watch as cell;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -24,7 +25,7 @@ use crate::node::Nodes;
 use crate::pool::Pools;
 use crate::queue::Queues;
 use crate::reward::Rewards;
-use crate::server::{self, ServeError};
+use crate::server;
 use crate::settings::Options;
 use crate::startup::{self, Watches};
 use crate::token::Tokens;
@@ -41,7 +42,7 @@ pub enum RunError {
     Client(#[from] kube::Error),
     /// The metrics endpoint cannot be served.
     #[error(transparent)]
-    Serve(#[from] ServeError),
+    Serve(#[from] MetricsError),
     /// Metrics cannot be made.
     #[error("cannot make metrics: {0}")]
     Metrics(#[from] prometheus::Error),
@@ -98,9 +99,9 @@ pub async fn run_with(
     ];
     let (mut told, mut work): (Vec<Listener>, Vec<Work>) = registered.into_iter().unzip();
     told.push(housekeeping(&context));
-    let (jobs, caches) = (Arc::clone(&context.jobs), stores.clone());
+    let caches = stores.clone();
     // Before the controllers that use it.
-    told.insert(0, Box::new(move |change| jobs.follow(change, &caches)));
+    told.insert(0, Box::new(move |change| caches.index.follow(change, &caches)));
     let listeners = Listeners::new(told);
     let namespace = options.settings.namespace.clone();
     let mut tasks = watches.run(&client, &stores, &metrics, &listeners);
@@ -175,7 +176,7 @@ fn housekeeping(context: &Arc<Context>) -> Listener {
             return;
         }
         let (kind, meta) = match change.what {
-            What::Pool(object) => ("ResourcePool", &object.metadata),
+            What::Pool(object) | What::PoolFigures(object) => ("ResourcePool", &object.metadata),
             What::Job(object) => ("RolloutJob", &object.metadata),
             What::Queue(object) => ("ActionQueue", &object.metadata),
             What::Reward(object) => ("RewardService", &object.metadata),

@@ -37,8 +37,9 @@ struct Entry {
 }
 
 impl Entry {
-    fn is_believed(&self, now: Instant) -> bool {
-        let long = if self.secret.is_some() { BELIEVED } else { BELIEVED_ABSENT };
+    /// `most` bounds how long one that is there is believed.
+    fn is_believed(&self, now: Instant, most: Duration) -> bool {
+        let long = if self.secret.is_some() { most } else { BELIEVED_ABSENT };
         now.saturating_duration_since(self.at) < long
     }
 }
@@ -72,11 +73,11 @@ impl Secrets {
     }
 
     /// What is believed of it; none when it has to be read.
-    fn believed(&self, key: &Key, now: Instant) -> Option<Entry> {
+    fn believed(&self, key: &Key, now: Instant, most: Duration) -> Option<Entry> {
         let mut known = self.known();
         let entry = known.entries.get_mut(key)?;
         entry.asked = now;
-        entry.is_believed(now).then(|| entry.clone())
+        entry.is_believed(now, most).then(|| entry.clone())
     }
 
     /// Notes what there is at `at`, unless something younger is known; returns what is known.
@@ -127,8 +128,18 @@ impl Context {
         namespace: &str,
         name: &str,
     ) -> Result<Option<Arc<Secret>>, CallError> {
+        self.secret_of_age(namespace, name, BELIEVED).await
+    }
+
+    /// A Secret as it was at most so long ago, or is.
+    pub async fn secret_of_age(
+        &self,
+        namespace: &str,
+        name: &str,
+        most: Duration,
+    ) -> Result<Option<Arc<Secret>>, CallError> {
         let key = (namespace.to_owned(), name.to_owned());
-        match self.stores.secrets.believed(&key, Instant::now()) {
+        match self.stores.secrets.believed(&key, Instant::now(), most) {
             Some(believed) => Ok(believed.secret),
             None => self.fresh_secret(namespace, name).await,
         }
@@ -212,7 +223,7 @@ mod tests {
     fn what_was_read_is_believed_for_a_while() {
         let (secrets, begun) = (Secrets::default(), Instant::now());
         let believed =
-            |name: &str, now| secrets.believed(&key(name), now).map(|entry| entry.secret);
+            |name: &str, now| secrets.believed(&key(name), now, BELIEVED).map(|entry| entry.secret);
         assert_eq!(believed("s", begun), None, "it was never read");
         secrets.put(key("s"), Some(secret("1")), begun);
         secrets.put(key("absent"), None, begun);
@@ -220,6 +231,8 @@ mod tests {
         assert_eq!(believed("absent", begun), Some(None));
         assert_eq!(believed("absent", begun + BELIEVED_ABSENT), None);
         assert_eq!(believed("s", begun + BELIEVED), None);
+        let soon = Duration::from_secs(30);
+        assert!(secrets.believed(&key("s"), begun + soon, soon).is_none(), "who asks for less");
         assert_eq!(secrets.peek("n", "s"), Some(secret("1")), "it is known all the same");
         secrets.forget("n", "s");
         assert_eq!(secrets.peek("n", "s"), None);
@@ -231,7 +244,7 @@ mod tests {
         let written = begun + Duration::from_secs(1);
         secrets.put(key("s"), Some(secret("2")), written);
         assert_eq!(secrets.put(key("s"), None, begun), Some(secret("2")));
-        let believed = secrets.believed(&key("s"), written).unwrap();
+        let believed = secrets.believed(&key("s"), written, BELIEVED).unwrap();
         assert_eq!(believed.secret, Some(secret("2")));
     }
 
@@ -241,7 +254,7 @@ mod tests {
         secrets.put(key("idle"), Some(secret("1")), begun);
         secrets.put(key("asked"), Some(secret("1")), begun);
         assert_eq!(secrets.sweep(begun), []);
-        secrets.believed(&key("asked"), begun + IDLE / 2);
+        secrets.believed(&key("asked"), begun + IDLE / 2, BELIEVED);
         assert_eq!(secrets.sweep(begun + IDLE), [key("idle")]);
         assert!(secrets.peek("n", "asked").is_some());
         for n in 0..MOST {

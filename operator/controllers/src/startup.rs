@@ -5,17 +5,18 @@ use std::sync::Arc;
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::watcher;
 use kube::{Api, Client};
+use rollwright_crds::ResourcePool;
 use tokio::task::JoinSet;
 
 use crate::labels::OURS;
 use crate::metrics::Metrics;
 use crate::stores::Stores;
 use crate::trim;
-use crate::watch::{Listeners, Watch, What, equal, same_version};
+use crate::watch::{Listeners, Watch, What, equal, same_meta, same_version};
 
 /// The writing ends of all caches.
 pub(crate) struct Watches {
-    pub(crate) pools: Writer<rollwright_crds::ResourcePool>,
+    pub(crate) pools: Writer<ResourcePool>,
     pub(crate) jobs: Writer<rollwright_crds::RolloutJob>,
     pub(crate) queues: Writer<rollwright_crds::ActionQueue>,
     pub(crate) rewards: Writer<rollwright_crds::RewardService>,
@@ -59,6 +60,7 @@ impl Watches {
             network_policies: watches.network_policies.as_reader(),
             secrets: crate::secrets::Secrets::default(),
             malformed: crate::malformed::Malformed::default(),
+            index: crate::index::Index::default(),
         };
         (watches, stores)
     }
@@ -73,13 +75,9 @@ impl Watches {
     ) -> JoinSet<()> {
         let mut tasks = JoinSet::new();
         macro_rules! guarded {
-            ($writer:ident, $same:path, $what:ident) => {
-                let watch = Watch {
-                    writer: self.$writer,
-                    trim: trim::any,
-                    same: $same,
-                    what: |object| What::$what(object),
-                };
+            ($writer:ident, $same:path, $what:expr) => {
+                let watch =
+                    Watch { writer: self.$writer, trim: trim::any, same: $same, what: $what };
                 let malformed = stores.malformed.clone();
                 tasks.spawn(watch.run_guarded(
                     client.clone(),
@@ -89,10 +87,10 @@ impl Watches {
                 ));
             };
         }
-        guarded!(pools, equal, Pool);
-        guarded!(jobs, crate::job::asks_the_same, Job);
-        guarded!(queues, equal, Queue);
-        guarded!(rewards, equal, Reward);
+        guarded!(pools, equal, pool_change);
+        guarded!(jobs, crate::job::asks_the_same, |_, job| What::Job(job));
+        guarded!(queues, equal, |_, queue| What::Queue(queue));
+        guarded!(rewards, equal, |_, reward| What::Reward(reward));
         macro_rules! plain {
             ($writer:ident, $trim:path, $same:path, $config:expr, $what:expr) => {
                 let watch = Watch { writer: self.$writer, trim: $trim, same: $same, what: $what };
@@ -101,30 +99,39 @@ impl Watches {
         }
         let every = watcher::Config::default;
         let ours = || watcher::Config::default().labels(OURS);
-        plain!(nodes, trim::node, equal, every(), |node| What::Node(node));
-        plain!(pods, trim::pod, equal, every(), |pod| What::Pod(pod));
-        plain!(stateful_sets, trim::stateful_set, equal, ours(), |set| What::Owned(
+        plain!(nodes, trim::node, equal, every(), |_, node| What::Node(node));
+        plain!(pods, trim::pod, equal, every(), |_, pod| What::Pod(pod));
+        plain!(stateful_sets, trim::stateful_set, equal, ours(), |_, set| What::Owned(
             "StatefulSet",
             &set.metadata
         ));
-        plain!(deployments, trim::deployment, equal, ours(), |deployment| What::Owned(
+        plain!(deployments, trim::deployment, equal, ours(), |_, deployment| What::Owned(
             "Deployment",
             &deployment.metadata
         ));
-        plain!(services, trim::any, same_version, ours(), |service| What::Owned(
+        plain!(services, trim::any, same_version, ours(), |_, service| What::Owned(
             "Service",
             &service.metadata
         ));
-        plain!(config_maps, trim::any, same_version, ours(), |map| What::Owned(
+        plain!(config_maps, trim::any, same_version, ours(), |_, map| What::Owned(
             "ConfigMap",
             &map.metadata
         ));
-        plain!(network_policies, trim::any, same_version, ours(), |policy| What::Owned(
+        plain!(network_policies, trim::any, same_version, ours(), |_, policy| What::Owned(
             "NetworkPolicy",
             &policy.metadata
         ));
         tasks
     }
+}
+
+/// What changed of a pool: others read whose it is, and seldom its figures.
+fn pool_change<'a>(before: Option<&ResourcePool>, pool: &'a ResourcePool) -> What<'a> {
+    let owner = |pool: &ResourcePool| pool.status.as_ref().and_then(|of| of.bound_to.clone());
+    let figures = before.is_some_and(|before| {
+        before.spec == pool.spec && same_meta(before, pool) && owner(before) == owner(pool)
+    });
+    if figures { What::PoolFigures(pool) } else { What::Pool(pool) }
 }
 
 /// Waits until every cache was filled once; an error when its watch is no more.

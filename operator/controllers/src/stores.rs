@@ -10,6 +10,7 @@ use kube::runtime::reflector::{ObjectRef, Store};
 use rollwright_crds::{ActionQueue, ResourcePool, RewardService, RolloutJob};
 use std::sync::Arc;
 
+use crate::index::Index;
 use crate::malformed::Malformed;
 use crate::secrets::Secrets;
 
@@ -43,6 +44,8 @@ pub struct Stores {
     pub secrets: Secrets,
     /// Custom resources that do not parse.
     pub malformed: Malformed,
+    /// Pods and nodes by what is asked of them, and the books of GPUs.
+    pub index: Index,
 }
 
 impl Stores {

@@ -30,8 +30,10 @@ pub struct Change<'a> {
 /// Which object a watch saw.
 #[derive(Clone, Copy, Debug)]
 pub enum What<'a> {
-    /// A ResourcePool.
+    /// A ResourcePool: its spec, its metadata, or whose it is.
     Pool(&'a ResourcePool),
+    /// One of which nothing but figures and conditions changed in its status.
+    PoolFigures(&'a ResourcePool),
     /// A RolloutJob.
     Job(&'a RolloutJob),
     /// An ActionQueue.
@@ -77,8 +79,8 @@ pub(crate) struct Watch<K: Resource<DynamicType = ()> + Clone + 'static> {
     pub(crate) trim: fn(&mut K),
     /// Whether two versions of it say the same to all who read it.
     pub(crate) same: fn(&K, &K) -> bool,
-    /// How listeners are told of it.
-    pub(crate) what: for<'a> fn(&'a K) -> What<'a>,
+    /// How listeners are told of it, given what was known before.
+    pub(crate) what: for<'a> fn(Option<&K>, &'a K) -> What<'a>,
 }
 
 /// Equal but for the resource version: a node's heartbeat is no news.
@@ -89,6 +91,13 @@ where
     let mut before = before.clone();
     before.meta_mut().resource_version.clone_from(&after.meta().resource_version);
     before == *after
+}
+
+/// Whether the metadata says the same, but for the resource version.
+pub(crate) fn same_meta<K: Resource<DynamicType = ()>>(before: &K, after: &K) -> bool {
+    let mut meta = before.meta().clone();
+    meta.resource_version.clone_from(&after.meta().resource_version);
+    meta == *after.meta()
 }
 
 /// Metadata alone shows a change of content by its resource version.
@@ -144,10 +153,13 @@ where
                     continue;
                 }
             };
+            let before = match &event {
+                Event::Apply(object) => known.get(&ObjectRef::from_obj(object)),
+                _ => None,
+            };
             let news = match &event {
                 Event::Apply(object) => {
-                    let before = known.get(&ObjectRef::from_obj(object));
-                    before.is_none_or(|before| !(self.same)(&before, object))
+                    before.as_ref().is_none_or(|before| !(self.same)(before, object))
                 }
                 Event::Delete(_) | Event::InitDone => true,
                 Event::Init | Event::InitApply(_) => false,
@@ -155,8 +167,10 @@ where
             self.writer.apply_watcher_event(&event);
             match &event {
                 _ if !news => {}
-                Event::Apply(object) => listeners.tell((self.what)(object), false),
-                Event::Delete(object) => listeners.tell((self.what)(object), true),
+                Event::Apply(object) => {
+                    listeners.tell((self.what)(before.as_deref(), object), false);
+                }
+                Event::Delete(object) => listeners.tell((self.what)(None, object), true),
                 _ => listeners.tell(What::Everything, false),
             }
         }

@@ -34,6 +34,8 @@ const PATIENCE: Duration = Duration::from_mins(2);
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 /// Releases in the background at once; beyond, a sandbox waits for its template's TTL.
 const MAX_RELEASING: usize = 10_000;
+/// Bytes of the answer of a reward service that is taken, at most.
+const MOST: usize = 33 << 20;
 /// Bytes kept of the end of standard output and of standard error.
 const TAIL: usize = 64 << 10;
 
@@ -176,6 +178,17 @@ impl Actions {
         self.patiently(|service| follow(service, request.clone())).await
     }
 
+    /// Calls a reward service on GPUs. Where the connection breaks, the same id is attached
+    /// to again, so that nothing is called twice.
+    pub(crate) async fn call(&self, mut call: pb::CallRequest) -> Result<pb::CallResponse, Fault> {
+        call.job = self.job.to_string();
+        self.patiently(|service| {
+            let (mut service, call) = (service.max_decoding_message_size(MOST), call.clone());
+            async move { service.call(call).await.map(tonic::Response::into_inner) }
+        })
+        .await
+    }
+
     /// A tar of `path` in the sandbox of `trajectory`.
     pub(crate) async fn get_tar(
         &self,
@@ -219,6 +232,32 @@ impl Actions {
             }
             tokio::time::sleep(pause).await;
             wait = (wait * 2).min(BACK_OFF.1);
+        }
+    }
+}
+
+/// Gives something back when it is dropped, so also when nobody waits any more.
+pub(crate) struct Guard<'a> {
+    actions: &'a Actions,
+    release: Option<Release>,
+}
+
+impl<'a> Guard<'a> {
+    /// Gives `release` back unless it is kept.
+    pub(crate) fn new(actions: &'a Actions, release: Release) -> Self {
+        Self { actions, release: Some(release) }
+    }
+
+    /// There is nothing to give back any more.
+    pub(crate) fn keep(mut self) {
+        self.release = None;
+    }
+}
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        if let Some(release) = self.release.take() {
+            self.actions.later(release);
         }
     }
 }

@@ -87,9 +87,12 @@ pub enum GatewayError {
     NoQueue(String),
     /// A reward model without an address.
     #[error(
-        "RewardService `{0}` is a model on GPUs: give the URL that it is served at (--reward-url {0}=URL)"
+        "RewardService `{0}` is a model on GPUs, and the gateway knows no action queue: name one in spec.actionQueue and give its address, or give the URL that it always runs at (--reward-url {0}=URL)"
     )]
     NoRewardUrl(String),
+    /// A reward service that is nothing.
+    #[error("RewardService `{0}` has none of gpu, serverless and sandbox: set exactly one")]
+    NoBackend(String),
 }
 
 /// A gateway that listens.
@@ -301,7 +304,14 @@ fn scorer(reward: &RewardConfig, actions: Option<&Actions>) -> Result<Scorer, Ga
         let scorer = ServerlessScorer::new(&http.url, secret, http.timeout.into());
         return scorer.map(Scorer::Serverless).map_err(GatewayError::Refused);
     }
-    let url = reward.url.as_ref().ok_or_else(|| GatewayError::NoRewardUrl(reward.name.clone()))?;
-    let timeout = reward.spec.gpu.as_ref().map(|gpu| gpu.timeout.into()).unwrap_or_default();
-    GpuScorer::new(url, timeout).map(Scorer::Gpu).map_err(GatewayError::Refused)
+    let Some(gpu) = &reward.spec.gpu else {
+        return Err(GatewayError::NoBackend(reward.name.clone()));
+    };
+    let name = &reward.name;
+    let scorer = match (&reward.url, actions) {
+        (Some(url), _) => GpuScorer::at(url, name, gpu).map_err(GatewayError::Refused)?,
+        (None, Some(actions)) => GpuScorer::queued(actions.clone(), name, gpu),
+        (None, None) => return Err(GatewayError::NoRewardUrl(name.clone())),
+    };
+    Ok(Scorer::Gpu(scorer))
 }

@@ -11,6 +11,8 @@ use rollwright_core::weights::{InFlight, Strategy};
 use rollwright_core::{reward, rollout, router, trajectory, weights};
 use rollwright_crds::engine::EngineType;
 use rollwright_crds::job::{self, WeightSyncStrategy};
+use rollwright_crds::reward::Ask;
+use rollwright_crds::rules::Unavailable;
 use rollwright_crds::{ResourcePool, RewardService, RolloutJob};
 
 use crate::config::{GatewayConfig, RewardConfig};
@@ -51,18 +53,12 @@ pub enum ManifestError {
         known: String,
     },
     /// Something that this version does not have.
-    #[error(
-        "RolloutJob `{job}`: spec.{field} `{value}` is not available in this version: use {instead}"
-    )]
+    #[error("RolloutJob `{job}`: {source}")]
     Unavailable {
         /// The job.
         job: String,
-        /// The field below `spec`.
-        field: &'static str,
-        /// What it says.
-        value: &'static str,
-        /// What it may say.
-        instead: &'static str,
+        /// What it asks for.
+        source: Unavailable,
     },
 }
 
@@ -76,7 +72,9 @@ impl GatewayConfig {
     ) -> Result<Self, ManifestError> {
         let name = job.metadata.name.clone().unwrap_or_default();
         let spec = &job.spec;
-        unavailable(&name, spec)?;
+        if let Some(source) = spec.unavailable().into_iter().next() {
+            return Err(ManifestError::Unavailable { job: name, source });
+        }
         let named = |source| ManifestError::Name { job: name.clone(), source };
         let rewards = found_rewards(&name, spec, rewards)?;
         let staleness = Staleness {
@@ -125,33 +123,6 @@ impl GatewayConfig {
             watch: crate::workers::WatchConfig::default(),
         })
     }
-}
-
-/// What this version does not have yet.
-fn unavailable(name: &str, spec: &job::RolloutJobSpec) -> Result<(), ManifestError> {
-    let rollout = &spec.rollout;
-    let refuse = |field, value, instead| {
-        Err(ManifestError::Unavailable { job: name.to_owned(), field, value, instead })
-    };
-    if spec.disaggregation.is_some() && spec.engine.kind == EngineType::OpenAI {
-        let instead = "vLLM or SGLang as engine.type, or leave disaggregation out: no other engine hands its KV over";
-        return refuse("engine.type", "OpenAI", instead);
-    }
-    if rollout.scheduling.policy == job::SchedulingPolicy::LongestFirst {
-        return refuse("rollout.scheduling.policy", "LongestFirst", "Fcfs");
-    }
-    if rollout.placement.policy == job::PlacementPolicy::Makespan {
-        return refuse("rollout.placement.policy", "Makespan", "LeastLoaded");
-    }
-    match rollout.shaping.kind {
-        job::ShapingType::None => {}
-        job::ShapingType::Darts => return refuse("rollout.shaping.type", "Darts", "None"),
-        job::ShapingType::DynamicK => return refuse("rollout.shaping.type", "DynamicK", "None"),
-    }
-    if rollout.length_cap.as_ref().is_some_and(|cap| cap.percentile.is_some()) {
-        return refuse("rollout.lengthCap", "percentile", "tokens");
-    }
-    Ok(())
 }
 
 fn found_rewards(
@@ -291,15 +262,14 @@ fn scoring(
                 || (1, Duration::ZERO, 1),
                 |http| (http.concurrency as usize, http.timeout.into(), http.retries + 1),
             ),
-            of if of.gpu.is_some() => {
-                let timeout = of.gpu.as_ref().map_or(Duration::ZERO, |gpu| gpu.timeout.into());
-                (64, timeout, 4)
-            }
-            // The action's own time-out comes first; the sandbox has to be made, too.
+            // Its own time-out comes first; an engine, or a sandbox, has to be made ready, too.
             _ => (256, REWARD_PATIENCE, 4),
         };
         let tasks = reference.tasks.iter().map(|task| Task::new(task));
+        let teaches = reward.spec.gpu.as_ref().is_some_and(|gpu| gpu.ask == Ask::LogProbs);
+        let gives = if teaches { reward::Gives::LogProbs } else { reward::Gives::Reward };
         services.push(reward::Service {
+            gives,
             name: reward.name.clone(),
             tasks: tasks.collect::<Result<_, _>>()?,
             concurrency,

@@ -7,6 +7,7 @@ use prometheus::{
 };
 use rollwright_core::fault::Fault;
 use rollwright_core::ids::WorkerId;
+use rollwright_core::reward::Answer;
 use rollwright_core::rollout::Rollout;
 use rollwright_core::time::Time;
 use rollwright_core::weights::Committed;
@@ -160,7 +161,7 @@ impl Metrics {
         self.evicted.inc_by(trajectories as u64);
     }
 
-    pub(crate) fn scored(&self, outcome: &Result<f64, Fault>) {
+    pub(crate) fn scored(&self, outcome: &Result<Answer, Fault>) {
         let end = outcome.as_ref().map_or_else(|fault| fault.kind.as_str(), |_| "scored");
         self.scores.with_label_values(&[end]).inc();
     }

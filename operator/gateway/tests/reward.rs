@@ -14,7 +14,8 @@ use axum::routing::post;
 use rollwright_core::fault::{Fault, FaultKind};
 use rollwright_core::ids::{GroupId, Task, TrajectoryId};
 use rollwright_core::version::Version;
-use rollwright_gateway::reward::{GpuScorer, Scorer, ServerlessScorer, Subject, Tokens};
+use rollwright_crds::reward::GpuReward;
+use rollwright_gateway::reward::{GpuScorer, Said, Scorer, ServerlessScorer, Subject, Tokens};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -76,8 +77,24 @@ fn scorer(address: SocketAddr, timeout: Duration) -> Scorer {
     Scorer::Serverless(ServerlessScorer::new(&url, None, timeout).unwrap())
 }
 
+fn reward(said: Said) -> f64 {
+    let Said::Reward(reward) = said else { panic!("no reward, but {said:?}") };
+    reward
+}
+
+/// A service whose manifest asks for `ask`, at an address.
+fn model(ask: &str, address: SocketAddr) -> Scorer {
+    let spec = json!({
+        "queue": "q", "pool": "p", "model": {"path": "m"}, "degrees": [1], "ask": ask,
+        "engine": {"type": "vLLM", "image": "vllm/vllm-openai:v0.11.0"},
+        "footprints": [{"degree": 1, "device": "20Gi"}],
+    });
+    let spec: GpuReward = serde_json::from_value(spec).unwrap();
+    Scorer::Gpu(GpuScorer::at(&format!("http://{address}/"), "judge", &spec).unwrap())
+}
+
 async fn score(address: SocketAddr) -> Result<f64, Fault> {
-    scorer(address, LIMIT).score(&subject(), 1).await
+    scorer(address, LIMIT).score(&subject(), 1).await.map(reward)
 }
 
 #[tokio::test]
@@ -87,11 +104,11 @@ async fn the_service_is_told_everything_and_its_number_is_the_reward() {
         told_tx.send(body).unwrap();
         async { r#"{"reward": -0.5, "why": "close"}"# }
     };
-    let address = serve(Router::new().route("/score", post(handler))).await;
-    let url = format!("http://{address}/score");
-    let gpu = Scorer::Gpu(GpuScorer::new(&url, LIMIT).unwrap());
-    for scorer in [scorer(address, LIMIT), gpu] {
-        let reward = scorer.score(&subject(), 1).await.unwrap();
+    let router =
+        Router::new().route("/score", post(handler.clone())).route("/reward", post(handler));
+    let address = serve(router).await;
+    for scorer in [scorer(address, LIMIT), model("Reward", address)] {
+        let reward = reward(scorer.score(&subject(), 1).await.unwrap());
         assert!((reward + 0.5).abs() < f64::EPSILON);
         let body = told.recv().await.unwrap();
         // The caller's JSON goes on as it came.
@@ -276,4 +293,17 @@ fn an_address_that_is_none_is_refused_and_not_shown() {
         let fault = ServerlessScorer::new(url, None, LIMIT).unwrap_err();
         assert_eq!((fault.kind, fault.reason.as_ref()), (FaultKind::User, "InvalidRewardUrl"));
     }
+}
+
+#[tokio::test]
+async fn a_teacher_says_the_log_probability_of_each_generated_token() {
+    let handler = |body: String| async move {
+        let asked: Value = serde_json::from_str(&body).unwrap();
+        assert_eq!(asked["prompt"], json!([1, 2, 3]));
+        let row = |id: u32| json!({id.to_string(): {"logprob": -f64::from(id) / 4.0}});
+        json!({"choices": [{"prompt_logprobs": [null, row(2), row(3)]}]}).to_string()
+    };
+    let address = serve(Router::new().route("/v1/completions", post(handler))).await;
+    let said = model("LogProbs", address).score(&subject(), 1).await.unwrap();
+    assert_eq!(said, Said::LogProbs(vec![None, Some(-0.5), Some(-0.75)]));
 }

@@ -25,6 +25,8 @@ const MAX_UNITS: usize = 64;
 const MAX_ENV: usize = 256 << 10;
 /// Largest output that can be kept of each of head and tail.
 const MAX_OUTPUT: u64 = 64 << 20;
+/// Longest remaining time of a trajectory that a request may predict, in seconds: a year.
+const MAX_REMAINING: f64 = 365.0 * 86_400.0;
 /// Longest time that a request may ask for.
 const MAX_DURATION: Duration = Duration::from_hours(24 * 365);
 
@@ -75,6 +77,12 @@ pub(crate) fn resolve(request: &mut pb::ExecuteRequest, profile: &Profile) -> Re
         request.quota = quota.collect();
     }
     duration("expected_duration", request.expected_duration.as_ref())?;
+    if let Some(got) = request.remaining.filter(|seconds| !(0.0..=MAX_REMAINING).contains(seconds))
+    {
+        let message =
+            format!("remaining must be 0 to {MAX_REMAINING} seconds, or be left out; got {got}");
+        return Err(user("InvalidDuration", message));
+    }
     duration("timeout", request.timeout.as_ref())?;
     duration("queue_deadline", request.queue_deadline.as_ref())?;
     if request.timeout.is_none() {
@@ -149,6 +157,7 @@ pub(crate) fn foresight(request: &pb::ExecuteRequest, profile: Option<&Profile>)
             seconds: expected.map(|expected| expected.as_secs_f64()),
             serial: request.serial_fraction,
         },
+        remaining: request.remaining,
         malleable: request.malleable.unwrap_or_default(),
     }
 }

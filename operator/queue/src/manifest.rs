@@ -12,7 +12,7 @@ use rollwright_core::quota::{QuotaLimit, Rate};
 use rollwright_core::resources::{InvalidUnits, UnitChoice, Units};
 use rollwright_crds::pool::{DockerMode, NumaPolicy};
 use rollwright_crds::queue::{
-    ActionProfile, ExecMode, JobShare, PolicyType, SandboxTemplate, Unavailable,
+    ActionProfile, ExecMode, JobShare, Ordering, PolicyType, SandboxTemplate, Unavailable,
 };
 use rollwright_crds::{ActionQueue, ByteSize, CommandLine, ResourcePool, TimeSpan};
 use rollwright_proto::v1 as pb;
@@ -189,7 +189,10 @@ fn policy(of: &ActionQueue, queue: &str) -> Result<Policy, ManifestError> {
     }
     let spec = &of.spec.policy;
     match spec.kind {
-        PolicyType::Elastic => Ok(Policy::Elastic),
+        PolicyType::Elastic => Ok(match spec.ordering {
+            Ordering::Fcfs => Policy::Elastic,
+            Ordering::TrajectoryAware => Policy::ElasticTrajectory,
+        }),
         PolicyType::FixedDop => {
             Ok(Policy::FixedDop { dop: Units::cores(number("dop", spec.dop)?) })
         }
@@ -431,6 +434,8 @@ spec: {quota: {limits: [{name: search, concurrency: 3, amount: 10, period: 1s}]}
         for spec in ["  pools: [cpu]\n", "  pools: [cpu]\n  policy: {type: Elastic, depth: 2}\n"] {
             assert_eq!(config(spec).unwrap().core.policy, Policy::Elastic);
         }
+        let spec = "  pools: [cpu]\n  policy: {ordering: TrajectoryAware}\n";
+        assert_eq!(config(spec).unwrap().core.policy, Policy::ElasticTrajectory);
     }
 
     #[test]
@@ -438,7 +443,7 @@ spec: {quota: {limits: [{name: search, concurrency: 3, amount: 10, period: 1s}]}
         for (spec, expected) in [
             (
                 "  pools: [cpu]\n  policy: {type: Static, cores: 1, ordering: TrajectoryAware}\n",
-                "use Fcfs",
+                "only with type Elastic: use Fcfs",
             ),
             ("  pools: [disk]\n  policy: {type: Static, cores: 1}\n", "no such ResourcePool"),
             (

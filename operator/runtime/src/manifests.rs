@@ -8,7 +8,7 @@ use rollwright_crds::pool::CpuPool;
 use rollwright_crds::{ActionQueue, Manifest, ResourcePool, RewardService, RolloutJob};
 use rollwright_queue::{JobNames, QueueConfig};
 
-/// One action queue, the pools that it names, and the reward services that there are.
+/// One action queue and the pools that it names.
 #[derive(Debug)]
 pub(crate) struct Bound {
     pub(crate) queue: ActionQueue,
@@ -53,7 +53,7 @@ impl Bound {
         Ok(Self { queue, pools, rewards })
     }
 
-    /// The queue's settings, with its store in `dir`.
+    /// The settings of the queue with its GPU pools, with its store in `dir`.
     pub(crate) fn config(&self, dir: &Path, names: JobNames) -> anyhow::Result<QueueConfig> {
         let mut config = QueueConfig::from_manifests(&self.queue, &self.pools, dir, names)?;
         config.add_rewards(&self.queue, &self.pools, &self.rewards, names)?;

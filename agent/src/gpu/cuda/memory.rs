@@ -82,7 +82,7 @@ impl Gpu {
         let streams = (0..STREAMS).map(|_| context.new_stream()).collect::<Result<_, _>>()?;
         let location = sys::CUmemLocation {
             type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
-            id: context.ordinal() as i32,
+            id: i32::try_from(context.ordinal()).unwrap_or_default(),
         };
         let size = BLOCK as usize;
         let mut gpu = Self { context, streams, handles: Vec::new(), address: 0 };

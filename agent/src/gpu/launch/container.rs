@@ -176,7 +176,8 @@ impl Containers {
         let pinned = spec.evict == EvictBy::HostPinned;
         let arena = self.records.arena_dir(*engine).display().to_string();
         let arena = pinned.then(|| bind(&arena, false));
-        let model = Path::new(&spec.model).is_absolute().then(|| bind(&spec.model, true));
+        let ours = self.policy.may_read(&spec.model) && Path::new(&spec.model).exists();
+        let model = ours.then(|| bind(&spec.model, true));
         let request = DeviceRequest {
             device_ids: Some(chunk.gpus().map(|gpu| gpu.to_string()).collect()),
             capabilities: Some(vec![vec!["gpu".into()]]),
@@ -214,13 +215,11 @@ impl Containers {
         let networks = found.network_settings.and_then(|settings| settings.networks);
         let network = networks.and_then(|networks| networks.into_values().next());
         let address = network.and_then(|network| network.ip_address);
-        match address.filter(|address| !address.is_empty()) {
-            Some(address) => Ok(format!("http://{address}:{PORT}")),
-            None => {
-                let words = self.docker.last_words(name).await;
-                Err(Trouble::Died(format!("its container ended at once: {words}")))
-            }
+        if let Some(address) = address.filter(|address| !address.is_empty()) {
+            return Ok(format!("http://{address}:{PORT}"));
         }
+        let words = self.docker.last_words(name).await;
+        Err(Trouble::Died(format!("its container ended at once: {words}")))
     }
 
     /// Removes containers of this agent that it has no record of.
@@ -265,7 +264,6 @@ impl Launcher for Containers {
         let refuse = |why| Trouble::Refused(Order::Launch, why);
         let Some(image) = &spec.image else { return Err(refuse("it names no image".into())) };
         self.policy.check_image(image).map_err(refuse)?;
-        self.policy.check_model(&spec.model).map_err(refuse)?;
         let ensured = self.images.ensure(image, self.policy.pull, PULL).await;
         ensured.map_err(|fault| refused(&fault))?;
         let network = self.ensure_network().await?;
@@ -312,15 +310,14 @@ impl Launcher for Containers {
         for record in self.records.all() {
             let Runs::Container(name) = &record.runs else { continue };
             let Some(program) = self.records.recorded(&record) else { continue };
-            match self.docker.running(name).await {
-                Ok(None) => self.records.remove(program.engine),
-                // Where Docker does not answer it may live, and is kept.
-                Ok(Some(_)) | Err(_) => {
-                    self.running().insert(program.engine, name.clone());
-                    known.push(name.clone());
-                    found.push(program);
-                }
+            // Where Docker does not answer it may live, and is kept.
+            if matches!(self.docker.running(name).await, Ok(None)) {
+                self.records.remove(program.engine);
+                continue;
             }
+            self.running().insert(program.engine, name.clone());
+            known.push(name.clone());
+            found.push(program);
         }
         self.sweep(&known).await;
         found

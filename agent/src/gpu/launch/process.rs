@@ -242,3 +242,68 @@ impl Launcher for Processes {
         found
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rollwright_core::gpu::Degree;
+
+    use super::*;
+    use crate::gpu::spec::{EngineKind, EvictBy, Needs};
+
+    fn spec() -> EngineSpec {
+        EngineSpec {
+            service: "s".into(),
+            engine: EngineKind::Other,
+            image: None,
+            args: vec!["sleep".into(), "1000".into()],
+            env: BTreeMap::new(),
+            model: String::new(),
+            served_name: String::new(),
+            degree: 1,
+            evict: EvictBy::EngineSleep,
+            probe: None,
+            footprint: Needs::default(),
+        }
+    }
+
+    #[tokio::test]
+    async fn one_whose_agent_died_as_it_was_started_is_ended() {
+        let dir = tempfile::tempdir().unwrap();
+        let records = Records::open(dir.path()).unwrap();
+        let (incidents, _) = mpsc::channel(1);
+        let processes = Processes::new(
+            records.clone(),
+            EnginePolicy::default(),
+            format!("unborn-{}", std::process::id()),
+            false,
+            incidents,
+        );
+        let engine = EngineId(5);
+        let chunk = Chunk::new(0, 0, Degree::new(1).unwrap()).unwrap();
+        let program = records.program(engine, Arc::new(spec()), chunk, String::new());
+        records.write(&Record::new(&program, Runs::Unborn)).unwrap();
+        let mark = processes.mark(engine);
+        let (name, value) = mark.split_once('=').unwrap();
+        let mut child =
+            std::process::Command::new("sleep").arg("1000").env(name, value).spawn().unwrap();
+        assert_eq!(processes.found().await, []);
+        assert!(!child.wait().unwrap().success(), "it was killed");
+        assert_eq!(records.read(engine), None);
+    }
+
+    #[test]
+    fn a_long_log_keeps_its_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("1.log");
+        let lines = "a line of an engine\n".repeat(MOST_LOG as usize / 20);
+        std::fs::write(&path, &lines).unwrap();
+        shorten(&path);
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), lines.len() as u64, "not too long yet");
+        std::fs::write(&path, format!("{lines}the end of it all\n")).unwrap();
+        shorten(&path);
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), 0);
+        let old = std::fs::read(path.with_extension("log.old")).unwrap();
+        assert_eq!(old.len() as u64, MOST_LOG / 2);
+        assert!(old.ends_with(b"the end of it all\n"));
+    }
+}

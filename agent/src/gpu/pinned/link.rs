@@ -4,6 +4,7 @@
 use std::io::{self, BufRead as _, BufReader, IoSlice, Write as _};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileTypeExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -32,6 +33,10 @@ pub(super) struct Hello {
 impl Link {
     /// Connects, and hands over the blocks.
     pub(super) fn open(socket: &Path, hello: Hello, blocks: &[OwnedFd]) -> io::Result<Self> {
+        // The directory is the server's: it shall not lead the agent to another's socket.
+        if !std::fs::symlink_metadata(socket)?.file_type().is_socket() {
+            return Err(io::Error::other(format!("{} is no socket", socket.display())));
+        }
         let stream = UnixStream::connect(socket)?;
         stream.set_read_timeout(Some(ANSWERS_IN))?;
         stream.set_write_timeout(Some(ANSWERS_IN))?;

@@ -58,7 +58,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn refused(what: Order, why: impl ToString) -> Trouble {
+fn refused(what: Order, why: &(impl ToString + ?Sized)) -> Trouble {
     Trouble::Refused(what, why.to_string())
 }
 
@@ -75,7 +75,7 @@ async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Trouble> + Send + 'static,
 ) -> Result<T, Trouble> {
     let done = tokio::task::spawn_blocking(work).await;
-    done.map_err(|error| refused(what, error))?
+    done.map_err(|error| refused(what, &error))?
 }
 
 impl HostPinned {
@@ -125,11 +125,11 @@ impl HostPinned {
         });
         let map = blocking(what, move || {
             let done = lock(&mapped.link).attach(&lease.blocks);
-            done.map_err(|error| refused(what, error))
+            done.map_err(|error| refused(what, &error))
         });
         tokio::try_join!(copy, map)?;
         let server = Arc::clone(server);
-        blocking(what, move || lock(&server.link).serve().map_err(|error| refused(what, error)))
+        blocking(what, move || lock(&server.link).serve().map_err(|error| refused(what, &error)))
             .await
     }
 }
@@ -143,7 +143,7 @@ impl Mover for HostPinned {
         }
         let gpu = program.chunk.start();
         if gpu as usize >= self.gpus.len() {
-            return Err(refused(what, format!("the node has no GPU {gpu}")));
+            return Err(refused(what, &format!("the node has no GPU {gpu}")));
         }
         let image = self.image(&program.spec.model).await?;
         let (memory, socket) = (Arc::clone(&self.memory), program.arena.clone());
@@ -151,7 +151,7 @@ impl Mover for HostPinned {
         let link = blocking(what, move || {
             let blocks = memory.export(gpu).map_err(|error| troubled(what, &error))?;
             let hello = Hello { kind: memory.kind(), block_bytes: memory.block_bytes(), bytes };
-            Link::open(&socket, hello, &blocks).map_err(|error| refused(what, error))
+            Link::open(&socket, hello, &blocks).map_err(|error| refused(what, &error))
         })
         .await?;
         let (link, lent) = (Mutex::new(link), Mutex::default());
@@ -169,7 +169,7 @@ impl Mover for HostPinned {
         let server = self.server(program.engine)?;
         blocking(Order::Evict, move || {
             let done = lock(&server.link).detach();
-            done.map_err(|error| refused(Order::Evict, error))?;
+            done.map_err(|error| refused(Order::Evict, &error))?;
             lock(&server.lent).take();
             Ok(())
         })

@@ -140,6 +140,10 @@ class Sample:
     """Which version generated what."""
     finish: str
     """How its last turn ended: `stop`, `length`..."""
+    teacher_logprobs: Mapping[str, Sequence[float | None]] = field(
+        repr=False, default_factory=dict
+    )
+    """What each teacher of the job gives the tokens, by its name; `None` where not generated."""
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> Sample:
@@ -157,6 +161,7 @@ class Sample:
             loss_mask=body["loss_mask"],
             versions=tuple(ranges),
             finish=body["finish"],
+            teacher_logprobs=body.get("teacher_logprobs", {}),
         )
 
 

@@ -185,7 +185,7 @@ impl<'a> Groups<'a> {
             if self.running.get(&id) == Some(&end) {
                 self.advance(end);
                 self.running.remove(&id);
-                self.tell(Event::Complete { trajectory: id, reward: Some(1.0) })?;
+                self.tell(Event::Complete { trajectory: id, reward: Some(1.0), taught: false })?;
                 self.fill();
                 return Ok(true);
             }

@@ -31,11 +31,11 @@ fn what_has_lasted_is_expected_to_last() {
     let one = work(&[1.0], 1.0, 0.0);
     let mut arrivals = Arrivals::default();
     for _ in 0..10 {
-        arrivals.submitted(Time::ZERO, true, one.clone(), Demand::default());
+        arrivals.submitted(Time::ZERO, true, one.clone(), Demand::default(), 0);
     }
     assert!(arrivals.expected(at(5.0), 10).is_empty());
     for second in 1..=5 {
-        arrivals.submitted(at(f64::from(second)), second > 3, one.clone(), Demand::default());
+        arrivals.submitted(at(f64::from(second)), second > 3, one.clone(), Demand::default(), 0);
     }
     let after = |idle: usize| -> Vec<f64> {
         arrivals.expected(at(5.0), idle).iter().map(|expected| expected.after).collect()
@@ -110,4 +110,25 @@ fn numbers_that_are_none_are_refused() {
     for bad in [-0.1, 1.1, f64::NAN] {
         assert!(matches!(Work::amdahl(&units, 1.0, bad), Err(InvalidWork::Serial { .. })));
     }
+}
+
+#[test]
+fn what_a_core_second_costs_later_ones_grows_with_the_line_and_the_load() {
+    let one = Work::amdahl(&UnitChoice::from_f64(&[1.0, 2.0]).unwrap(), 4.0, 0.1).unwrap();
+    // One each second, of four core-seconds.
+    let price = |count: u32, found: usize, cores: u32| {
+        let mut arrivals = Arrivals::default();
+        for second in 0..count {
+            let at = at(f64::from(second));
+            arrivals.submitted(at, true, one.clone(), Demand::default(), found);
+        }
+        let expected = arrivals.expected(at(f64::from(count)), usize::MAX);
+        arrivals.price_beyond(&expected, cores)
+    };
+    assert_eq!(price(20, 3, 8), 0.0, "hardly anything has come yet");
+    assert_eq!(price(200, 0, 8), 0.0, "nobody waits");
+    assert!((price(200, 4, 8) - 1.0).abs() < 1e-9, "half a second each, for twice as many");
+    assert!(price(200, 8, 8) > price(200, 4, 8));
+    assert!(price(200, 4, 5) > price(200, 4, 8));
+    assert!(price(200, 4, 2).is_finite(), "more comes than can be done");
 }

@@ -111,6 +111,15 @@ proptest! {
     }
 
     #[test]
+    fn elastic_by_trajectory(steps in prop::collection::vec(step(), 0..200)) {
+        let mut world = World::new(config(Policy::ElasticTrajectory), &[vec![2, 2], vec![3]]);
+        for step in &steps {
+            take(&mut world, step);
+        }
+        world.settle();
+    }
+
+    #[test]
     fn fixed_dop(steps in prop::collection::vec(step(), 0..200), dop in 1u16..5, shared_cores in 0u16..3) {
         let config = Config { shared_cores, ..config(Policy::FixedDop { dop: Units::cores(dop) }) };
         let mut world = World::new(config, &[vec![2, 2], vec![3]]);

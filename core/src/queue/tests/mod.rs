@@ -6,4 +6,5 @@ mod elastic;
 mod rules;
 mod stuck;
 mod timed;
+mod trajectories;
 mod world;

@@ -137,11 +137,16 @@ impl Timed {
 
     /// Submits an action of which `said` is said beforehand.
     pub(super) fn submit(&mut self, a: usize, t: usize, submitted: Submitted<'_>) {
-        let Submitted { units, truth, said, profile, malleable } = submitted;
+        let Submitted { units, truth, said, profile, malleable, remaining } = submitted;
         self.truths.insert(action(a), truth);
         let cpu = UnitChoice::from_f64(units).unwrap();
-        let foresight =
-            Foresight { profile: profile.into(), said, malleable, ..Foresight::default() };
+        let foresight = Foresight {
+            profile: profile.into(),
+            said,
+            remaining,
+            malleable,
+            prior: Prior::default(),
+        };
         self.send(Event::Submit(SubmitAction {
             action: action(a),
             trajectory: trajectory(t),
@@ -216,6 +221,7 @@ pub(super) struct Submitted<'a> {
     pub(super) said: Prior,
     pub(super) profile: &'a str,
     pub(super) malleable: bool,
+    pub(super) remaining: Option<f64>,
 }
 
 /// One of which all is said truly.
@@ -228,5 +234,12 @@ pub(super) fn foreseen(units: &[f64], seconds: f64, serial: f64) -> Submitted<'_
 pub(super) fn unforeseen(units: &[f64], seconds: f64, serial: f64) -> Submitted<'_> {
     let choice = UnitChoice::from_f64(units).unwrap();
     let truth = Truth { work: Work::amdahl(&choice, seconds, serial).unwrap(), cpu: 1.0 };
-    Submitted { units, truth, said: Prior::default(), profile: "p", malleable: false }
+    Submitted {
+        units,
+        truth,
+        said: Prior::default(),
+        profile: "p",
+        malleable: false,
+        remaining: None,
+    }
 }

@@ -171,6 +171,7 @@ impl World {
         let foresight = Foresight {
             profile: profile.into(),
             said,
+            remaining: (a % 5 > 1).then_some(1e-8 * (a % 7) as f64),
             malleable: a % 4 > 1,
             ..Foresight::default()
         };

@@ -3,12 +3,12 @@
 
 use proptest::prelude::*;
 
-use super::world::{World, busy, fault, service, trajectory};
+use super::world::{World, busy, fault, service, teacher, trajectory};
 use crate::fault::{Fault, FaultKind};
 
 #[derive(Debug, Clone)]
 enum Step {
-    Score(usize, &'static str),
+    Score(usize, &'static str, Option<f64>, bool),
     Cancel(usize),
     Answer(usize, Answer),
     Pass(f64),
@@ -50,8 +50,13 @@ fn answer() -> impl Strategy<Value = Answer> {
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        6 => (0usize..12, prop::sample::select(&["math", "swe", "web"][..]))
-            .prop_map(|(n, on)| Step::Score(n, on)),
+        6 => (
+            0usize..12,
+            prop::sample::select(&["math", "swe", "web"][..]),
+            prop::option::weighted(0.3, 0.0f64..1.0),
+            any::<bool>(),
+        )
+            .prop_map(|(n, on, reward, taught)| Step::Score(n, on, reward, taught)),
         2 => (0usize..12).prop_map(Step::Cancel),
         10 => (any::<usize>(), answer()).prop_map(|(pick, answer)| Step::Answer(pick, answer)),
         4 => (0.1f64..20.0).prop_map(Step::Pass),
@@ -63,10 +68,15 @@ proptest! {
 
     #[test]
     fn each_is_scored_once(steps in prop::collection::vec(step(), 0..120)) {
-        let mut world = World::new(vec![service("a", &["math"]), service("b", &["math", "swe"])]);
+        let mut world = World::new(vec![
+            service("a", &["math"]),
+            teacher("t", &["math"]),
+            service("b", &["math", "swe"]),
+            teacher("u", &[]),
+        ]);
         for (n, step) in steps.into_iter().enumerate() {
             match step {
-                Step::Score(n, on) => world.score(n, on),
+                Step::Score(n, on, reward, taught) => world.ask(n, on, reward, taught),
                 Step::Cancel(n) => world.cancel(n),
                 Step::Answer(pick, answer) => world.answer(pick, answer.outcome(n as f64)),
                 Step::Pass(secs) => world.pass(secs),

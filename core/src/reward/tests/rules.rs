@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::world::{World, busy, fault, service, trajectory};
+use super::world::{World, busy, fault, service, teacher, trajectory};
 use crate::fault::FaultKind;
 use crate::reward::{Service, ServiceIndex};
 use crate::time::Time;
@@ -71,7 +71,7 @@ fn a_reward_is_passed_on_and_no_number_is_refused() {
     for (_, result) in &world.scored[1..] {
         assert_eq!(result.as_ref().unwrap_err().reason, "RewardNotFinite");
     }
-    assert_eq!(world.rewards.stats(ServiceIndex(0)).unwrap().scored, 1);
+    assert_eq!(world.rewards.stats(ServiceIndex(0)).unwrap().answered, 1);
 }
 
 #[test]
@@ -243,4 +243,43 @@ fn scoring_is_bounded() {
     (0..101).for_each(|n| world.score(n, "math"));
     let [(_, Err(fault))] = &world.scored[..] else { panic!("{:?}", world.scored) };
     assert_eq!((fault.kind, &*fault.reason), (FaultKind::Infrastructure, "RewardOverloaded"));
+}
+
+#[test]
+fn a_reward_counts_when_every_teacher_has_answered() {
+    let mut world = World::new(vec![
+        teacher("t", &["math"]),
+        service("a", &[]),
+        teacher("u", &[]),
+        teacher("v", &["swe"]),
+    ]);
+    world.score(0, "math");
+    let services: Vec<_> = world.calls.values().map(|made| made.service.0).collect();
+    assert_eq!(services, [0, 1, 2]);
+    world.answer(1, Ok(0.5));
+    world.answer(0, Ok(0.0));
+    assert!(world.scored.is_empty());
+    world.answer(0, Ok(0.0));
+    assert_eq!(world.scored, [(trajectory(0), Ok(0.5))]);
+    assert_eq!(world.done[&trajectory(0)], [0, 1, 2]);
+}
+
+#[test]
+fn a_known_reward_waits_for_teachers_alone_and_without_them_for_nobody() {
+    let mut world = World::new(vec![service("a", &[]), teacher("t", &[])]);
+    world.ask(0, "math", Some(0.25), true);
+    assert_eq!(world.calls.values().map(|made| made.service.0).collect::<Vec<_>>(), [1]);
+    world.answer(0, Ok(0.0));
+    world.ask(1, "math", Some(0.75), false);
+    assert_eq!(world.scored, [(trajectory(0), Ok(0.25)), (trajectory(1), Ok(0.75))]);
+}
+
+#[test]
+fn a_teacher_that_stays_silent_is_a_fault_and_ends_what_else_is_asked() {
+    let mut world = World::new(vec![service("a", &[]), teacher("t", &[])]);
+    world.score(0, "math");
+    world.answer(1, Err(fault(FaultKind::Action)));
+    let (_, result) = world.scored.pop().unwrap();
+    assert_eq!(result.unwrap_err().kind, FaultKind::Action);
+    assert!(world.calls.values().all(|made| made.cancelled));
 }

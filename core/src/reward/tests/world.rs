@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::fault::{Fault, FaultKind};
 use crate::ids::{Task, TrajectoryId};
 use crate::reward::{
-    Backoff, CallId, Circuit, Command, Config, Event, Rewards, Service, ServiceIndex,
+    Answer, Backoff, CallId, Circuit, Command, Config, Event, Gives, Rewards, Service, ServiceIndex,
 };
 use crate::time::Time;
 
@@ -22,6 +22,7 @@ pub(super) fn service(name: &str, tasks: &[&str]) -> Service {
     let secs = Duration::from_secs;
     Service {
         name: name.into(),
+        gives: Gives::Reward,
         tasks: tasks.iter().map(|name| task(name)).collect(),
         concurrency: 2,
         timeout: secs(10),
@@ -30,6 +31,11 @@ pub(super) fn service(name: &str, tasks: &[&str]) -> Service {
         backoff: Backoff { first: secs(1), most: secs(8) },
         circuit: Circuit { faults: 4, open: Backoff { first: secs(5), most: secs(40) } },
     }
+}
+
+/// A service that says log-probabilities.
+pub(super) fn teacher(name: &str, tasks: &[&str]) -> Service {
+    Service { gives: Gives::LogProbs, ..service(name, tasks) }
 }
 
 pub(super) fn fault(kind: FaultKind) -> Fault {
@@ -58,6 +64,10 @@ pub(super) struct World {
     seen: BTreeSet<CallId>,
     /// Asked for and neither scored nor cancelled.
     pub(super) open: BTreeSet<TrajectoryId>,
+    /// Who has answered for what is open.
+    pub(super) answered: BTreeSet<(TrajectoryId, ServiceIndex)>,
+    /// Who had answered when the trajectory was scored.
+    pub(super) done: BTreeMap<TrajectoryId, Vec<usize>>,
     pub(super) scored: Vec<(TrajectoryId, Result<f64, Fault>)>,
     pub(super) circuits: Vec<(ServiceIndex, bool)>,
 }
@@ -73,27 +83,48 @@ impl World {
             made: Vec::new(),
             seen: BTreeSet::new(),
             open: BTreeSet::new(),
+            answered: BTreeSet::new(),
+            done: BTreeMap::new(),
             scored: Vec::new(),
             circuits: Vec::new(),
         }
     }
 
     pub(super) fn score(&mut self, n: usize, on: &str) {
+        self.ask(n, on, None, true);
+    }
+
+    pub(super) fn ask(&mut self, n: usize, on: &str, reward: Option<f64>, taught: bool) {
         self.open.insert(trajectory(n));
-        self.send(Event::Score { trajectory: trajectory(n), task: task(on) });
+        self.send(Event::Score { trajectory: trajectory(n), task: task(on), reward, taught });
     }
 
     pub(super) fn cancel(&mut self, n: usize) {
-        self.open.remove(&trajectory(n));
+        self.close(&trajectory(n));
         self.send(Event::Cancel(trajectory(n)));
     }
 
-    /// The `pick`-th call in flight ends.
+    fn close(&mut self, trajectory: &TrajectoryId) -> bool {
+        self.answered.retain(|(of, _)| of != trajectory);
+        self.open.remove(trajectory)
+    }
+
+    /// The `pick`-th call in flight ends; a teacher's with log-probabilities in place of a
+    /// number.
     pub(super) fn answer(&mut self, pick: usize, outcome: Result<f64, Fault>) {
         let Some(call) = self.calls.keys().nth(pick % self.calls.len().max(1)).copied() else {
             return;
         };
-        self.calls.remove(&call);
+        let Some(made) = self.calls.remove(&call) else { return };
+        let gives = self.config.services[made.service.0].gives;
+        let good = outcome.as_ref().is_ok_and(|reward| reward.is_finite());
+        if !made.cancelled && outcome.is_ok() && (good || gives == Gives::LogProbs) {
+            self.answered.insert((made.trajectory, made.service));
+        }
+        let outcome = outcome.map(|reward| match gives {
+            Gives::Reward => Answer::Reward(reward),
+            Gives::LogProbs => Answer::LogProbs,
+        });
         self.send(Event::Ended { call, outcome });
     }
 
@@ -114,8 +145,13 @@ impl World {
                 Command::Call { call, trajectory, service, attempt } => {
                     assert!(self.seen.insert(call), "{call:?} made twice");
                     assert!(self.open.contains(&trajectory), "{trajectory} is not wanted");
-                    let again = |made: &Made| made.trajectory == trajectory && !made.cancelled;
+                    let again = |made: &Made| {
+                        (&made.trajectory, made.service) == (&trajectory, service)
+                            && !made.cancelled
+                    };
                     assert!(!self.calls.values().any(again), "{trajectory} is called for twice");
+                    let answered = self.answered.contains(&(trajectory.clone(), service));
+                    assert!(!answered, "{service:?} is asked again about {trajectory}");
                     assert!(attempt <= self.config.services[service.0].tries);
                     self.made.push((self.now, call, attempt));
                     self.calls.insert(call, Made { trajectory, service, cancelled: false });
@@ -125,7 +161,12 @@ impl World {
                     assert!(!std::mem::replace(&mut made.cancelled, true), "cancelled twice");
                 }
                 Command::Scored { trajectory, result } => {
-                    assert!(self.open.remove(&trajectory), "{trajectory} is not wanted");
+                    let asked = |made: &Made| made.trajectory == trajectory && !made.cancelled;
+                    assert!(!self.calls.values().any(asked), "{trajectory} is still asked about");
+                    if result.is_ok() {
+                        self.done.insert(trajectory.clone(), self.answers_for(&trajectory));
+                    }
+                    assert!(self.close(&trajectory), "{trajectory} is not wanted");
                     assert!(
                         result.as_ref().is_ok_and(|reward| reward.is_finite()) || result.is_err()
                     );
@@ -135,6 +176,11 @@ impl World {
             }
         }
         self.check();
+    }
+
+    fn answers_for(&self, trajectory: &TrajectoryId) -> Vec<usize> {
+        let of = self.answered.iter().filter(|(of, _)| of == trajectory);
+        of.map(|(_, service)| service.0).collect()
     }
 
     fn check(&self) {

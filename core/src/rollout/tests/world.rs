@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::buffer::{self, Batch, OnStale, Staleness, Taker};
 use crate::fault::{Fault, FaultKind};
 use crate::ids::{Class, GroupId, Task, TrajectoryId, WorkerId};
-use crate::reward::{self, CallId};
+use crate::reward::{self, Answer, CallId};
 use crate::rollout::{Ask, Command, Config, Event, Rollout};
 use crate::router::{self, Outcome, Role, Usage, WorkerSpec};
 use crate::time::Time;
@@ -34,16 +34,10 @@ pub(super) fn config(strategy: Strategy, in_flight: InFlight, on_stale: OnStale)
             max_ended: 1000,
         },
         reward: reward::Config {
-            services: vec![reward::Service {
-                name: "judge".to_owned(),
-                tasks: Vec::new(),
-                concurrency: 2,
-                timeout: Duration::from_secs(30),
-                tries: 2,
-                patience: Duration::from_mins(10),
-                backoff: reward::Backoff::default(),
-                circuit: reward::Circuit::default(),
-            }],
+            services: vec![
+                service("judge", reward::Gives::Reward),
+                service("teacher", reward::Gives::LogProbs),
+            ],
             max_scoring: 100,
             seed: 7,
         },
@@ -96,7 +90,9 @@ pub(super) struct World {
     lost: BTreeSet<u64>,
     /// Records on their way to the disk.
     pub(super) writes: Vec<TrajectoryId>,
-    pub(super) scoring: BTreeMap<CallId, bool>,
+    pub(super) scoring: BTreeMap<CallId, Scoring>,
+    /// What the teacher has answered for.
+    taught: BTreeSet<TrajectoryId>,
     pub(super) batch: Option<Batch>,
     pub(super) opened: u64,
     pub(super) requests: u64,
@@ -106,6 +102,28 @@ pub(super) struct World {
     strategy: Strategy,
     /// The first worker prefills for the others.
     split: bool,
+}
+
+fn service(name: &str, gives: reward::Gives) -> reward::Service {
+    reward::Service {
+        name: name.to_owned(),
+        gives,
+        tasks: Vec::new(),
+        concurrency: 2,
+        timeout: Duration::from_secs(30),
+        tries: 2,
+        patience: Duration::from_mins(10),
+        backoff: reward::Backoff::default(),
+        circuit: reward::Circuit::default(),
+    }
+}
+
+/// A call of a reward service.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Scoring {
+    trajectory: TrajectoryId,
+    teacher: bool,
+    cancelled: bool,
 }
 
 pub(super) fn worker(index: usize) -> WorkerId {
@@ -129,6 +147,7 @@ impl World {
             lost: BTreeSet::new(),
             writes: Vec::new(),
             scoring: BTreeMap::new(),
+            taught: BTreeSet::new(),
             batch: None,
             opened: 0,
             requests: 0,
@@ -206,6 +225,8 @@ impl World {
             }
             Command::Keep { keep, log } => {
                 let log = log.expect("every group records");
+                let trained = !self.evaluations.contains(&keep.group);
+                assert_eq!(self.taught.remove(&keep.trajectory), trained, "taught by {why}");
                 for span in log.versions() {
                     // An engine's log-probability says what it held: see `generate`.
                     let said = log.logprobs().skip(span.start).take(span.end - span.start);
@@ -215,11 +236,15 @@ impl World {
                 }
                 self.writes.push(keep.trajectory);
             }
-            Command::CallReward { call, .. } => {
-                assert_eq!(self.scoring.insert(call, false), None);
+            Command::CallReward { call, trajectory, service, .. } => {
+                let scoring = Scoring { trajectory, teacher: service.0 == 1, cancelled: false };
+                assert_eq!(self.scoring.insert(call, scoring), None);
             }
             Command::CancelReward(call) => {
-                *self.scoring.get_mut(&call).expect("only calls in flight are cancelled") = true;
+                self.scoring
+                    .get_mut(&call)
+                    .expect("only calls in flight are cancelled")
+                    .cancelled = true;
             }
             Command::CloseSandbox(trajectory) => {
                 assert!(self.closed.insert(trajectory), "closed twice by {why}");
@@ -458,9 +483,16 @@ impl World {
     }
 
     pub(super) fn score(&mut self, call: CallId, outcome: Result<f64, Fault>) {
-        let Some(cancelled) = self.scoring.remove(&call) else { return };
+        let Some(scoring) = self.scoring.remove(&call) else { return };
         let gone = || Fault::new(FaultKind::Cancelled, "Gone", "nobody waits");
-        let outcome = if cancelled { Err(gone()) } else { outcome };
+        let outcome = if scoring.cancelled { Err(gone()) } else { outcome };
+        if scoring.teacher && outcome.is_ok() {
+            self.taught.insert(scoring.trajectory);
+        }
+        let outcome = outcome.map(|reward| match scoring.teacher {
+            true => Answer::LogProbs,
+            false => Answer::Reward(reward),
+        });
         self.tell(Event::RewardEnded { call, outcome }).unwrap();
     }
 

@@ -113,7 +113,7 @@ impl World {
             Step::Report(t) => Event::Step(self.pick(t)?),
             Step::Complete(t, reward) => {
                 let reward = reward.map(|finite| if finite { 1.0 } else { f64::NAN });
-                Event::Complete { trajectory: self.pick(t)?, reward }
+                Event::Complete { trajectory: self.pick(t)?, reward, taught: t % 3 == 0 }
             }
             Step::Score(t, scored) => {
                 let picked = self.outside.calls.iter().nth(t % self.outside.calls.len().max(1));

@@ -28,7 +28,8 @@ impl World {
                 self.send(ended).unwrap();
             }
             if self.state(id.as_str()) == Some(State::Running) {
-                self.send(Event::Complete { trajectory: id.clone(), reward: None }).unwrap();
+                self.send(Event::Complete { trajectory: id.clone(), reward: None, taught: false })
+                    .unwrap();
             }
         }
         while let Some(trajectory) = self.outside.calls.pop_first() {

@@ -34,7 +34,7 @@ pub(super) fn complete(
     id: &str,
     reward: Option<f64>,
 ) -> Result<Vec<Command>, Fault> {
-    world.send(Event::Complete { trajectory: trajectory(id), reward })
+    world.send(Event::Complete { trajectory: trajectory(id), reward, taught: false })
 }
 
 fn kept(world: &mut World, id: &str) -> Vec<Command> {
@@ -136,7 +136,7 @@ fn late_events_of_an_ended_one_change_nothing() {
         Event::TurnBegan { trajectory: id(), request: RequestId(1) },
         Event::Step(id()),
         Event::TokensGiven { trajectory: id(), log },
-        Event::Complete { trajectory: id(), reward: None },
+        Event::Complete { trajectory: id(), reward: None, taught: false },
     ];
     for event in going_on {
         let fault = world.send(event).unwrap_err();

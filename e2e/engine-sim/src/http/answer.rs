@@ -10,6 +10,7 @@ use super::openai::{Api, Shape};
 use super::refusal::refuse;
 use crate::config::Dialect;
 use crate::engine::{Finish, Generated, Generation, Refusal};
+use crate::policy::logprobs_of;
 use crate::text::{TextStream, ToolCall, token_name};
 use crate::tokenizer::{Token, Tokenizer};
 
@@ -20,11 +21,15 @@ pub(super) async fn respond(app: &App, shape: &Shape, generations: Vec<Generatio
     }
     let cached = ended.first().map_or(0, |(_, _, cached)| *cached);
     let generated = ended.iter().map(|(tokens, _, _)| tokens.len()).sum();
-    let choices: Vec<Value> = ended
+    let mut choices: Vec<Value> = ended
         .iter()
         .enumerate()
         .map(|(index, (tokens, finish, _))| choice(shape, index, tokens, *finish))
         .collect();
+    if shape.prompt_logprobs {
+        let known = prompt_logprobs(shape, app.engine.version());
+        choices.iter_mut().for_each(|choice| choice["prompt_logprobs"] = known.clone());
+    }
     let mut body =
         envelope(shape, if shape.api == Api::Chat { "chat.completion" } else { "text_completion" });
     body.insert("choices".into(), choices.into());
@@ -134,6 +139,17 @@ pub(super) fn logprobs(shape: &Shape, tokens: &[Generated]) -> Value {
     let values: Vec<f64> = tokens.iter().map(|generated| generated.logprob).collect();
     let offsets: Vec<usize> = (0..tokens.len()).collect();
     json!({"tokens": names, "token_logprobs": values, "top_logprobs": top, "text_offset": offsets})
+}
+
+/// A map for each token of the prompt, from ids to what is known: here of itself alone.
+fn prompt_logprobs(shape: &Shape, version: u64) -> Value {
+    let known = logprobs_of(&shape.prompt, version).into_iter().zip(&shape.prompt);
+    let each = known.map(|(logprob, &token)| {
+        let logprob = logprob?;
+        let decoded = token_name(token, false);
+        Some(json!({token.to_string(): {"logprob": logprob, "rank": 1, "decoded_token": decoded}}))
+    });
+    json!(each.collect::<Vec<_>>())
 }
 
 pub(super) fn tool_calls(shape: &Shape, choice: usize, calls: &[ToolCall], delta: bool) -> Value {

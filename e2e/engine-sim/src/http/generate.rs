@@ -17,6 +17,7 @@ use super::refusal::refuse_plain;
 use super::stream::{event, event_stream, failed};
 use super::{App, Shared, TRAJECTORY_HEADERS, header};
 use crate::engine::{Finish, Generated, Generation, Handover, Refusal, Request};
+use crate::policy::logprobs_of;
 use crate::text::TextStream;
 use crate::tokenizer::{Token, Tokenizer};
 
@@ -29,6 +30,7 @@ pub(super) struct Body {
     stream: Option<bool>,
     rid: Option<String>,
     return_logprob: Option<bool>,
+    logprob_start_len: Option<i64>,
     priority: Option<i64>,
     #[serde(flatten)]
     bootstrap: Bootstrap,
@@ -52,6 +54,8 @@ struct Shape {
     id: String,
     prompt: usize,
     logprobs: bool,
+    /// The prompt's tokens that log-probs are wanted of, and those.
+    scored: Vec<(Token, Option<f64>)>,
     stops: Vec<String>,
     no_trim: bool,
 }
@@ -109,9 +113,13 @@ fn begin(app: &App, headers: &HeaderMap, body: Body) -> Result<(Shape, Generatio
     let params = body.sampling_params.unwrap_or_default();
     let stops = params.stop.map(OneOrMany::list).unwrap_or_default();
     let priority = body.priority.unwrap_or(0);
+    // SGLang says those of the prompt from here on; by default of none.
+    let from = usize::try_from(body.logprob_start_len.unwrap_or(-1)).unwrap_or(prompt.len());
+    let logprobs = logprobs_of(&prompt, app.engine.version());
     let shape = Shape {
         id: app.id("", body.rid.as_deref()),
         prompt: prompt.len(),
+        scored: prompt.iter().copied().zip(logprobs).skip(from).collect(),
         logprobs: body.return_logprob == Some(true),
         stops: stops.clone(),
         no_trim: params.no_stop_trim == Some(true),
@@ -166,7 +174,8 @@ fn output(
             .iter()
             .map(|generated| json!([generated.logprob, generated.token, null]))
             .collect();
-        meta["input_token_logprobs"] = json!([]);
+        let scored = shape.scored.iter().map(|(token, logprob)| json!([logprob, token, null]));
+        meta["input_token_logprobs"] = scored.collect::<Vec<_>>().into();
         meta["output_token_logprobs"] = logprobs.into();
     }
     json!({"text": whole_text(text, tokens, finish), "output_ids": ids(tokens), "meta_info": meta})

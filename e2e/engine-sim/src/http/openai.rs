@@ -40,6 +40,7 @@ pub(super) struct Body {
     include_stop_str_in_output: Option<bool>,
     logprobs: Option<Value>,
     top_logprobs: Option<usize>,
+    prompt_logprobs: Option<usize>,
     priority: Option<i64>,
     return_token_ids: Option<bool>,
     return_tokens_as_token_ids: Option<bool>,
@@ -99,6 +100,8 @@ pub(super) struct Shape {
     pub(super) prompt: Vec<Token>,
     /// With log-probs, and of how many alternatives (chat).
     pub(super) logprobs: Option<usize>,
+    /// With the log-probs of the prompt's tokens (vLLM).
+    pub(super) prompt_logprobs: bool,
     pub(super) token_ids: bool,
     pub(super) names_as_ids: bool,
     pub(super) usage_at_end: bool,
@@ -197,6 +200,7 @@ fn begin(
             Some(Value::Bool(true) | Value::Number(_)) => Some(body.top_logprobs.unwrap_or(0)),
             _ => None,
         },
+        prompt_logprobs: body.prompt_logprobs.is_some() && config.dialect == Dialect::Vllm,
         token_ids: body.return_token_ids == Some(true) && config.dialect == Dialect::Vllm,
         names_as_ids: body.return_tokens_as_token_ids == Some(true),
         usage_at_end: body.stream_options.take().unwrap_or_default().include_usage == Some(true),

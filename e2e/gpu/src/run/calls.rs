@@ -14,19 +14,16 @@ use rollwright_agent::gpu::Caller;
 use rollwright_core::fault::{Fault, FaultKind};
 use rollwright_core::ids::ActionId;
 
+use crate::settings::Args;
+
 /// Posts requests, and remembers answers.
 #[derive(Debug)]
 pub(super) struct Calls {
     client: Client<HttpConnector, Full<Bytes>>,
     bodies: Mutex<BTreeMap<ActionId, String>>,
     answers: Mutex<BTreeMap<ActionId, (Duration, String)>>,
-}
-
-impl Default for Calls {
-    fn default() -> Self {
-        let client = Client::builder(TokioExecutor::new()).build_http();
-        Self { client, bodies: Mutex::default(), answers: Mutex::default() }
-    }
+    /// What a call takes at least: the modelled work of the FAKE.
+    work: Duration,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -34,6 +31,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Calls {
+    pub(super) fn new(args: &Args) -> Self {
+        let client = Client::builder(TokioExecutor::new()).build_http();
+        let work = args.modelled_work();
+        Self { client, bodies: Mutex::default(), answers: Mutex::default(), work }
+    }
+
     /// What an action will post.
     pub(super) fn prepare(&self, action: ActionId, body: String) {
         lock(&self.bodies).insert(action, body);
@@ -62,6 +65,7 @@ impl Caller for Calls {
         let body = lock(&self.bodies).remove(action).unwrap_or_default();
         let begun = Instant::now();
         let text = self.post(address, body).await?;
+        tokio::time::sleep(self.work.saturating_sub(begun.elapsed())).await;
         lock(&self.answers).insert(action.clone(), (begun.elapsed(), text));
         Ok(())
     }

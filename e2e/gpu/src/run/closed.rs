@@ -92,7 +92,7 @@ impl Pooled {
             lost: Vec::new(),
             engines: engines.collect(),
         });
-        let calls = Arc::new(Calls::default());
+        let calls = Arc::new(Calls::new(args));
         let backend = Arc::clone(&bench.backend) as Arc<dyn Backend>;
         let caller = Arc::clone(&calls) as Arc<dyn Caller>;
         let driver = Driver::new(backend, Arc::clone(&bench.device), caller);
@@ -155,7 +155,7 @@ impl Pooled {
                 event.map_or(Some(Event::Tick), |event| event).context("the driver ended")?;
             self.send(event, &mut ended).await?;
         }
-        outcome.core = self.core - before;
+        outcome.core = self.core.saturating_sub(before);
         Ok(outcome)
     }
 

@@ -5,10 +5,11 @@ use rollwright_e2e_kubernetes::{Http, Namespace, RELEASE, succeed, until};
 use serde_json::Value;
 use tokio::sync::oneshot::{self, error::TryRecvError};
 
+use crate::faults::workers_fail;
 use crate::support::{apply, condition, instances, rollout, with_job};
 
 #[test]
-fn a_job_goes_on_while_its_pool_its_key_and_the_release_change() -> anyhow::Result<()> {
+fn a_job_goes_on_while_its_pool_its_key_its_release_and_its_workers_change() -> anyhow::Result<()> {
     with_job("changes", async |namespace, gateway, queue| {
         let before = instances(namespace).await?;
         remove_the_pool(namespace, gateway, queue).await?;
@@ -26,7 +27,7 @@ fn a_job_goes_on_while_its_pool_its_key_and_the_release_change() -> anyhow::Resu
         ensure!(rollouts? > 0, "no rollout ran meanwhile");
         let after = instances(namespace).await?;
         ensure!(before == after, "pods were started anew: {before:?}, then {after:?}");
-        Ok(())
+        workers_fail(namespace, &by_account, queue).await.context("failing workers")
     })
 }
 

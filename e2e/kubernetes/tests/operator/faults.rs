@@ -4,42 +4,41 @@ use anyhow::{Context as _, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::ListParams;
-use rollwright_e2e_kubernetes::{Namespace, install_release, until};
+use rollwright_e2e_kubernetes::{Http, Namespace, install_release, until};
 use serde_json::json;
 
-use crate::support::{alone, apply, ready_workers, rollout, with_job};
+use crate::support::{alone, apply, ready_workers, rollout};
 
 /// The node that a worker was made for.
 const NODES: &str = "rollwright.dev/nodes";
 
-#[test]
-fn a_worker_that_fails_again_and_again_is_made_anew_ever_later() -> anyhow::Result<()> {
-    with_job("failing", async |namespace, gateway, queue| {
-        for wait in [10, 20] {
-            let workers = ready_workers(namespace).await?;
-            let victim = workers.first().and_then(|pod| pod.metadata.name.clone());
-            let victim = victim.context("no worker is ready")?;
-            let failed = Timestamp::now().as_second();
-            // What a kubelet says of a pod that it will not run any more.
-            let status = r#"{"status": {"phase": "Failed", "reason": "Evicted"}}"#;
-            let patch = ["patch", "pod", &victim, "--subresource=status", "--type=merge"];
-            namespace.kubectl().run(&[&patch[..], &["--patch", status]].concat()).await?;
-            let known: Vec<_> = workers.iter().map(|pod| pod.metadata.name.clone()).collect();
-            let created = until("another has its place", async || {
-                let now = ready_workers(namespace).await?;
-                let gone = now.iter().all(|pod| pod.metadata.name.as_ref() != Some(&victim));
-                let new = now.iter().find(|pod| !known.contains(&pod.metadata.name));
-                let created = new.and_then(|pod| pod.metadata.creation_timestamp.clone());
-                Ok(match created.filter(|_| gone && now.len() == 2) {
-                    Some(created) => Ok(created.0.as_second()),
-                    None => Err(format!("{} workers are ready", now.len())),
-                })
-            })
-            .await?;
-            ensure!(created >= failed + wait, "{} s after {wait} s of rest", created - failed);
-        }
-        rollout(namespace, gateway, queue, "after").await
-    })
+/// A worker that fails again and again is made anew ever later.
+pub(crate) async fn workers_fail(
+    namespace: &Namespace,
+    gateway: &Http,
+    queue: &Http,
+) -> anyhow::Result<()> {
+    for wait in [10, 20] {
+        let workers = ready_workers(namespace).await?;
+        let victim = workers.first().and_then(|pod| pod.metadata.name.clone());
+        let victim = victim.context("no worker is ready")?;
+        let failed = Timestamp::now().as_second();
+        // What a kubelet says of a pod that it will not run any more.
+        let status = r#"{"status": {"phase": "Failed", "reason": "Evicted"}}"#;
+        let patch = ["patch", "pod", &victim, "--subresource=status", "--type=merge"];
+        namespace.kubectl().run(&[&patch[..], &["--patch", status]].concat()).await?;
+        let known: Vec<_> = self::workers(namespace).await?;
+        let known: Vec<_> = known.into_iter().map(|pod| pod.metadata.name).collect();
+        let created = until("another has its place", async || {
+            let now = self::workers(namespace).await?;
+            let new = now.iter().find(|pod| !known.contains(&pod.metadata.name));
+            let created = new.and_then(|pod| pod.metadata.creation_timestamp.clone());
+            Ok(created.map(|at| at.0.as_second()).ok_or_else(|| "nobody has".to_owned()))
+        })
+        .await?;
+        ensure!(created >= failed + wait, "{} s after {wait} s of rest", created - failed);
+    }
+    rollout(namespace, gateway, queue, "after").await
 }
 
 #[test]

@@ -3,6 +3,12 @@
 
 mod changes;
 mod control_plane;
+mod dind;
 mod faults;
+mod gpu_rewards;
+mod lost_node;
+mod migration;
+mod observability;
+mod quickstart;
 mod rollouts;
 mod support;

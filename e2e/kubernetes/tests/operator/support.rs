@@ -1,6 +1,7 @@
 //! A queue and a job that are ready, and what a trainer and agents do with them.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context as _, ensure};
@@ -87,9 +88,10 @@ pub(crate) fn with_job(
 }
 
 /// Deletes what was applied; what was made of it goes by itself.
-async fn nothing_stays(namespace: &Namespace) -> anyhow::Result<()> {
+pub(crate) async fn nothing_stays(namespace: &Namespace) -> anyhow::Result<()> {
     let kubectl = namespace.kubectl();
-    kubectl.run(&["delete", "rolloutjobs,actionqueues", "--all", "--timeout=5m"]).await?;
+    let all = "rolloutjobs,rewardservices,actionqueues";
+    kubectl.run(&["delete", all, "--all", "--timeout=5m"]).await?;
     until("no pod is left", async || {
         let pods = namespace.api::<Pod>().list(&ListParams::default()).await?;
         let names: Vec<_> = pods.into_iter().filter_map(|pod| pod.metadata.name).collect();
@@ -102,11 +104,11 @@ async fn nothing_stays(namespace: &Namespace) -> anyhow::Result<()> {
         Ok(label.map_or(Ok(()), Err))
     })
     .await?;
-    for pool in ["sandboxes", "h800"] {
-        let pool = format!("{}-{pool}", namespace.name());
+    let pools = kubectl.run(&["get", "resourcepools", "--output=name"]).await?;
+    for pool in pools.lines().filter(|pool| pool.contains(namespace.name())) {
         // Refused for as long as it is bound.
         until("the pool is free", async || {
-            let output = kubectl.output(&["delete", "resourcepool", &pool], "").await?;
+            let output = kubectl.output(&["delete", pool], "").await?;
             let refusal = String::from_utf8_lossy(&output.stderr).into_owned();
             Ok(if output.status.success() { Ok(()) } else { Err(refusal) })
         })
@@ -116,9 +118,17 @@ async fn nothing_stays(namespace: &Namespace) -> anyhow::Result<()> {
 }
 
 pub(crate) async fn scale(namespace: &Namespace, workers: u32) -> anyhow::Result<()> {
+    scale_job(namespace, "grpo", workers).await
+}
+
+pub(crate) async fn scale_job(
+    namespace: &Namespace,
+    job: &str,
+    workers: u32,
+) -> anyhow::Result<()> {
     let field = "/spec/allocation/fixed/groups/0/workers";
     let change = json!([{"op": "replace", "path": field, "value": workers}]).to_string();
-    let patch = ["patch", "rolloutjob", "grpo", "--type=json", "--patch", &change];
+    let patch = ["patch", "rolloutjob", job, "--type=json", "--patch", &change];
     namespace.kubectl().run(&patch).await?;
     Ok(())
 }
@@ -155,25 +165,24 @@ pub(crate) async fn rollout(
     Ok(())
 }
 
-/// A turn of about 15 s; the simulator answers the same prompt with the same tokens always.
+/// A turn of about 10 s; the simulator answers the same prompt with the same tokens always.
 pub(crate) async fn long_turn(gateway: &Http, trajectory: &str) -> anyhow::Result<Value> {
-    let chat = json!({"model": "engine-sim", "max_tokens": 600, "ignore_eos": true,
-        "messages": [{"role": "user", "content": "Count to 600."}]});
+    let chat = json!({"model": "engine-sim", "max_tokens": 400, "ignore_eos": true,
+        "messages": [{"role": "user", "content": "Count to 400."}]});
     let path = format!("/t/{trajectory}/v1/chat/completions");
     let reply = gateway.post(&path, &chat).await?;
     Ok(json!([reply["choices"][0]["message"]["content"], reply["usage"]["completion_tokens"]]))
 }
 
-/// Starts turns and waits until each worker has some of them.
+/// Starts turns of the group `long` and waits until each worker has some of them.
 pub(crate) async fn turns_on_both_workers(
     namespace: &Namespace,
     gateway: &Http,
+    trajectories: Range<u32>,
 ) -> anyhow::Result<JoinSet<anyhow::Result<Value>>> {
     let gateway = Arc::new(gateway.clone());
-    let group = json!({"id": "long", "rollouts": 8, "payload": {}});
-    gateway.post("/rollout/v1/groups", &group).await?;
     let mut turns = JoinSet::new();
-    for trajectory in 0..8 {
+    for trajectory in trajectories {
         let gateway = Arc::clone(&gateway);
         turns.spawn(async move { long_turn(&gateway, &format!("long.{trajectory}")).await });
     }
@@ -189,7 +198,7 @@ pub(crate) async fn turns_on_both_workers(
 }
 
 /// Generates, runs an action in a sandbox, and is scored.
-async fn turn_with_an_action(
+pub(crate) async fn turn_with_an_action(
     namespace: &Namespace,
     gateway: &Http,
     queue: &Http,

@@ -6,7 +6,10 @@ mod idle;
 mod isolation;
 mod load;
 mod overhead;
+mod replay;
 mod table;
+
+use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
 
@@ -22,6 +25,10 @@ struct Cli {
     /// Sandboxes that stand idle in `idle`.
     #[arg(long, default_value_t = 200)]
     sandboxes: usize,
+    /// Python with the packages of the quickstart's agent, for `replay`: what
+    /// examples/quickstart/agent/venv.sh prints.
+    #[arg(long)]
+    python: Option<PathBuf>,
     /// Actions in `load`.
     #[arg(long, default_value_t = 400_000)]
     actions: usize,
@@ -33,6 +40,8 @@ enum What {
     Decision,
     /// Completion times of real test suites, against every fixed degree (two minutes).
     Elastic,
+    /// The quickstart's own run against the simulation of its trace (two minutes).
+    Replay,
     /// Overhead of a no-op action against `docker update` + `docker exec`.
     Overhead,
     /// CPU and memory of queue and agent while sandboxes are open and idle.
@@ -56,6 +65,9 @@ async fn main() -> anyhow::Result<()> {
     }
     if wanted(What::Elastic) {
         rows.extend(elastic::measure().await?);
+    }
+    if wanted(What::Replay) {
+        rows.extend(replay::measure(cli.python.as_deref()).await?);
     }
     if wanted(What::Overhead) {
         let fewer = cli.rounds.div_ceil(16);

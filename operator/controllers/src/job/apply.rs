@@ -1,6 +1,9 @@
 //! Makes what was built, and takes the steps of the plan.
 
-use futures::{StreamExt as _, TryStreamExt as _, stream};
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use futures::{StreamExt as _, stream};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
@@ -19,12 +22,15 @@ use super::{JobError, gateway, lws};
 use crate::apply::{Made, Site};
 use crate::context::Context;
 use crate::error::{CallError, named};
+use crate::index::Booking;
 use crate::labels::{self, Component};
 use crate::owner::is_controlled_by;
 use crate::stores::Stores;
 
 const GATEWAY: Site = Site("rollwright-job-gateway");
 const WORKER: Site = Site("rollwright-job-worker");
+/// On a gateway's pod: when its keys were written last.
+const HANDED_OVER: &str = "rollwright.dev/keys-written";
 /// Workers made at one moment.
 const AT_ONCE: usize = 8;
 
@@ -39,15 +45,40 @@ impl Made for PersistentVolumeClaim {
     }
 }
 
-/// Applies what a gateway reads while it runs.
-pub(super) async fn identity(context: &Context, identity: &Identity) -> Result<(), CallError> {
+/// Applies what a gateway reads while it runs. `runs` says that a pod of it does.
+pub(super) async fn identity(
+    context: &Context,
+    identity: &Identity,
+    runs: bool,
+) -> Result<(), CallError> {
     let Identity { config, keys, metrics } = identity;
-    context.apply(GATEWAY, config).await?;
-    context.apply(GATEWAY, keys).await?;
+    let mut news = context.apply(GATEWAY, config).await?;
+    news |= context.apply(GATEWAY, keys).await?;
     if let Some(metrics) = metrics {
         context.apply(GATEWAY, metrics).await?;
     }
+    if news && runs {
+        hand_over(context, &keys.metadata).await?;
+    }
     Ok(())
+}
+
+/// Has the kubelet look at what the gateway mounts: it does so once a minute, and when the pod
+/// changes.
+async fn hand_over(context: &Context, keys: &ObjectMeta) -> Result<(), CallError> {
+    let namespace = keys.namespace.as_deref().unwrap_or_default();
+    let job = keys.labels.as_ref().and_then(|labels| labels.get(labels::INSTANCE));
+    let pod = format!("{}-0", gateway::name(job.map_or("", String::as_str)));
+    let api: Api<Pod> = Api::namespaced(context.client.clone(), namespace);
+    let patch = json!({"metadata": {"annotations": {HANDED_OVER: context.now().to_string()}}});
+    let what = || named("Pod", Some(namespace), &pod);
+    let (params, patch) = (PatchParams::default(), Patch::Merge(&patch));
+    match context.calls.call("patch", what, api.patch_metadata(&pod, &params, &patch)).await {
+        Ok(_) => Ok(()),
+        // A new one reads it at its start.
+        Err(error) if error.is_not_found() => Ok(()),
+        Err(error) => Err(error),
+    }
 }
 
 /// Applies a gateway's objects. `runs` says that a pod of it runs.
@@ -138,22 +169,24 @@ pub(super) fn key_of(secret: &Secret) -> Option<Vec<u8>> {
     Some(key.0.clone()).filter(|key| !key.is_empty())
 }
 
-/// Takes the steps; `made` are the workers to make, with their names.
+/// The workers to make, with their names, and the GPUs that are booked for them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Make<'a> {
+    pub(super) workers: &'a [(String, Placement)],
+    pub(super) booking: Option<&'a Booking>,
+}
+
+/// Takes the steps.
 pub(super) async fn steps(
     context: &Context,
     template: &Template<'_>,
     fetched: &Fetched,
-    made: &[(String, Placement)],
+    make: Make<'_>,
     steps: &[Step],
 ) -> Result<(), JobError> {
-    if !made.is_empty() {
+    if let Some(booking) = make.booking {
         up_to_date(context, template, fetched).await?;
-        stream::iter(made)
-            .map(Ok::<_, JobError>)
-            .try_for_each_concurrent(AT_ONCE, async |(name, placement)| {
-                create(context, template, name, placement).await
-            })
-            .await?;
+        create_all(context, template, make.workers, booking).await?;
     }
     for step in steps {
         match step {
@@ -163,6 +196,33 @@ pub(super) async fn steps(
         }
     }
     Ok(())
+}
+
+/// Makes workers, and returns the first failure. After one no more is begun, and what is on its way
+/// comes to its end: what became of it is known then.
+async fn create_all(
+    context: &Context,
+    template: &Template<'_>,
+    workers: &[(String, Placement)],
+    booking: &Booking,
+) -> Result<(), JobError> {
+    let failed = Mutex::new(None);
+    let failed = || failed.lock().unwrap_or_else(PoisonError::into_inner);
+    stream::iter(workers)
+        .for_each_concurrent(AT_ONCE, async |(name, placement)| {
+            if failed().is_some() {
+                return;
+            }
+            booking.sent(name, Instant::now());
+            if let Err(error) = create(context, template, name, placement).await {
+                if matches!(&error, JobError::Call(error) if error.is_answered_no()) {
+                    booking.refused(name);
+                }
+                failed().get_or_insert(error);
+            }
+        })
+        .await;
+    failed().take().map_or(Ok(()), Err)
 }
 
 /// The cache may not show yet what an earlier pass made: then nothing is made in this one.

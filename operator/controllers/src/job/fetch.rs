@@ -1,32 +1,36 @@
 //! What a job's reconciliation looks at: from the caches, and for worker sets from the API
 //! server.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Node as KubeNode, Pod};
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{DynamicObject, ListParams};
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt as _};
 use rollwright_crds::{ActionQueue, Name, ResourcePool, RewardService, RolloutJob};
 
-use super::fleet::{Nodes, Pool};
-use super::index::Index;
-use super::observe::nodes_of_pool;
+use super::fleet::{Node, Nodes, Pool, Trust};
 use super::validate::{Named, named_pools, queue_of};
 use super::{gateway, lws};
 use crate::context::Context;
 use crate::error::{CallError, named};
+use crate::index::{GpuNode, Index};
 use crate::labels::{self, Component};
 use crate::owner::is_controlled_by;
+
+/// How old a job's API key may be: the user may have put another one there.
+const KEY_BELIEVED: Duration = Duration::from_secs(30);
 
 /// What a job's reconciliation looks at.
 pub(super) struct Fetched {
     /// What the job names.
     pub(super) named: Named,
-    /// All nodes of the cluster.
-    pub(super) cluster: BTreeMap<String, Arc<KubeNode>>,
+    /// Names of all pods that are labelled as the job's.
+    pub(super) labelled: Vec<String>,
     /// The job's worker pods.
     pub(super) pods: Vec<Arc<Pod>>,
     /// The job's workers over several nodes.
@@ -57,8 +61,9 @@ pub(super) async fn fetch(job: &RolloutJob, context: &Context) -> Result<Fetched
     let mut named = named_objects(job, context, &namespace);
     let uid = job.uid().unwrap_or_default();
     let mut sets = Vec::new();
-    let labelled = context.jobs.index.pods_of(&namespace, &name);
-    let labelled = labelled.iter().filter_map(|pod| {
+    let index = &context.stores.index;
+    let own = index.pods_of(&(namespace.clone(), name.clone()));
+    let labelled = own.iter().filter_map(|pod| {
         let reference = ObjectRef::new(pod).within(&namespace);
         context.stores.pods.get(&reference)
     });
@@ -70,23 +75,23 @@ pub(super) async fn fetch(job: &RolloutJob, context: &Context) -> Result<Fetched
             sets.retain(|set| is_controlled_by(&set.metadata, Some(&uid)));
         }
     }
-    let nodes = context.stores.nodes.state();
-    let cluster: BTreeMap<String, Arc<KubeNode>> =
-        nodes.into_iter().map(|node| (node.name_any(), node)).collect();
     let mut all = Nodes::new();
     let mut pools = BTreeMap::new();
     for (pool, object) in &named.pools {
         let Some(gpu) = &object.spec.gpu else { continue };
         // A node in two pools counts once: for the first by name.
-        for (name, node) in nodes_of_pool(pool, gpu, &cluster) {
-            all.entry(name).or_insert(node);
+        for (name, GpuNode { gpus, open }) in index.nodes_of(pool) {
+            let trust = Trust::Good;
+            all.entry(name).or_insert(Node { pool: pool.clone(), gpus, taken: 0, open, trust });
         }
         let settings =
             Pool { class: gpu.class.clone(), gpus_per_node: gpu.gpus_per_node, promised: 0 };
         pools.insert(pool.clone(), settings);
     }
-    promise(&mut pools, job, &context.stores.jobs.state(), &context.jobs.index);
-    let key = context.secret(&namespace, &gateway::api_key_name(&name)).await?;
+    let waiting = context.stores.jobs.state_filter(waits);
+    promise(&mut pools, job, &waiting, index);
+    let key = gateway::api_key_name(&name);
+    let key = context.secret_of_age(&namespace, &key, KEY_BELIEVED).await?;
     // That of a job of the same name before this one is on its way out.
     let key = key.filter(|secret| !is_of_another(&secret.metadata, job));
     let api_key = key.and_then(|secret| {
@@ -104,7 +109,17 @@ pub(super) async fn fetch(job: &RolloutJob, context: &Context) -> Result<Fetched
     let has_gateway = set_uid.is_some();
     let ours = |pod: &Arc<Pod>| is_worker(&pod.metadata, &uid, &sets);
     let pods = labelled.into_iter().filter(ours).collect();
-    Ok(Fetched { named, cluster, pods, sets, nodes: all, pools, gateway, has_gateway, api_key })
+    Ok(Fetched {
+        named,
+        labelled: own,
+        pods,
+        sets,
+        nodes: all,
+        pools,
+        gateway,
+        has_gateway,
+        api_key,
+    })
 }
 
 /// A worker's pod is the job's own, or that of one of its sets; those make their pods themselves.
@@ -182,35 +197,34 @@ async fn list_sets(
     Ok(context.calls.call("list", what, api.list(&params)).await?.items)
 }
 
-/// Books what jobs before this one still wait for: those of higher priority, then the older.
+/// Whether a job wants more workers than it has.
+fn waits(job: &RolloutJob) -> bool {
+    let workers = job.status.iter().flat_map(|status| &status.workers);
+    !job.spec.suspend && workers.into_iter().any(|of| of.ready < of.wanted)
+}
+
+/// Counts what jobs before this one still wait for: those of higher priority, then the older.
+/// `waiting` are the jobs that do.
 fn promise(
     pools: &mut BTreeMap<Name, Pool>,
     job: &RolloutJob,
-    jobs: &[Arc<RolloutJob>],
+    waiting: &[Arc<RolloutJob>],
     index: &Index,
 ) {
-    let rank = |job: &RolloutJob| {
-        let created = job.metadata.creation_timestamp.clone().map(|time| time.0);
-        (std::cmp::Reverse(job.spec.priority), created, job.namespace(), job.name_any())
-    };
-    let own = rank(job);
-    let before = jobs.iter().filter(|other| rank(other) < own && !other.spec.suspend);
-    for other in before {
-        let Some(status) = &other.status else { continue };
-        if status.workers.iter().all(|of| of.ready >= of.wanted) {
-            continue;
+    fn rank(job: &RolloutJob) -> impl Ord + '_ {
+        let meta = &job.metadata;
+        let created = meta.creation_timestamp.as_ref().map(|time| time.0);
+        (Reverse(job.spec.priority), created, &meta.namespace, &meta.name)
+    }
+    for other in waiting.iter().filter(|other| rank(other) < rank(job)) {
+        let mut wanted: BTreeMap<&str, u32> = BTreeMap::new();
+        let workers = other.status.iter().flat_map(|status| &status.workers);
+        for count in workers.filter(|of| pools.contains_key(of.pool.as_str())) {
+            *wanted.entry(&count.pool).or_default() += count.wanted * count.degree;
         }
-        let mut missing: BTreeMap<&str, u32> = BTreeMap::new();
-        for count in status.workers.iter().filter(|of| pools.contains_key(of.pool.as_str())) {
-            *missing.entry(&count.pool).or_default() += count.wanted * count.degree;
-        }
-        if missing.is_empty() {
-            continue;
-        }
-        let namespace = other.namespace().unwrap_or_default();
-        let name = other.name_any();
-        for (pool, gpus) in missing {
-            let held = index.gpus_of(&namespace, &name, pool);
+        let key = (other.namespace().unwrap_or_default(), other.name_any());
+        for (pool, gpus) in wanted {
+            let held = index.gpus_of(&key, pool);
             if let Some(pool) = pools.get_mut(pool) {
                 pool.promised = pool.promised.saturating_add(gpus.saturating_sub(held));
             }

@@ -22,7 +22,7 @@ pub(crate) fn spec(allocation: &str, more: &str) -> String {
 }
 
 /// A GPU pool.
-pub(super) fn pool(name: &str, class: &str, gpus_per_node: u32) -> ResourcePool {
+pub(crate) fn pool(name: &str, class: &str, gpus_per_node: u32) -> ResourcePool {
     let text = format!(
         "apiVersion: rollwright.dev/v1alpha1\nkind: ResourcePool\nmetadata: {{name: {name}}}\n\
          spec:\n  gpu:\n    class: {class}\n    nodeSelector: {{gpu: {class}}}\n    gpusPerNode: \

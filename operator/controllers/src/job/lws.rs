@@ -57,7 +57,7 @@ pub(super) fn build(
 }
 
 /// The set that a pod belongs to, and whether it leads.
-pub(super) fn set_of(meta: &ObjectMeta) -> Option<(&str, bool)> {
+pub(crate) fn set_of(meta: &ObjectMeta) -> Option<(&str, bool)> {
     let labels = meta.labels.as_ref()?;
     let leads = labels.get(INDEX).is_some_and(|index| index == "0");
     Some((labels.get(SET)?, leads))

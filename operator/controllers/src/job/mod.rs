@@ -11,38 +11,41 @@ use std::time::{Duration, Instant};
 use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::{ObjectRef, Store};
-use kube::{Resource as _, ResourceExt as _};
+use kube::{Api, Resource as _, ResourceExt as _};
 use rollwright_crds::RolloutJob;
 
-use self::converge::{Bounds, Steps, converge};
+use self::converge::{Bounds, converge};
+use self::decide::{Asked, Decision, Lags, decide};
 use self::fetch::{Fetched, fetch};
 use self::fleet::{Stage, Trust, Worker};
 use self::observe::{Clock, Heard, Seen};
-use self::plan::{Ground, Placement, Plan, plan, wants};
+use self::plan::{Ground, Placement, Plan, wants};
 use self::status::Outcome;
 use self::validate::{Problem, Stops};
 use self::worker::Template;
 use crate::context::Context;
 use crate::controller::{Controller, all, those};
 use crate::error::{CallError, Categorised};
+use crate::index::job_of;
 use crate::labels::{self, Component};
+use crate::status::Over;
 use crate::stores::Stores;
-use crate::watch::{Change, What};
+use crate::watch::{Change, What, same_meta};
 
 mod apply;
 mod ask;
 pub mod converge;
+mod decide;
 pub mod engine;
 mod fetch;
 #[cfg(test)]
 pub(crate) mod fixtures;
 pub mod fleet;
 pub mod gateway;
-mod index;
-mod ledger;
-mod lws;
+pub(crate) mod lws;
 pub mod observe;
 pub mod plan;
+mod refusals;
 mod setbacks;
 pub mod status;
 mod tell;
@@ -50,39 +53,24 @@ pub mod validate;
 pub mod worker;
 
 use ask::Answers;
-use index::Index;
-use ledger::Ledger;
+use refusals::Refusals;
 use setbacks::Setbacks;
 
 /// What is remembered of jobs between two passes, in memory alone: without it things are only
 /// slower.
 #[derive(Debug, Default)]
 pub struct Remembered {
-    /// Workers that were made and that the cache of pods does not show yet.
-    ledger: Ledger,
-    /// Whose each pod is.
-    index: Index,
     /// Workers that fail, and where.
     setbacks: Setbacks,
     /// What gateways said last.
     answers: Answers,
-}
-
-impl Remembered {
-    /// Follows what the watches see. To be told before the controllers are.
-    pub(crate) fn follow(&self, change: &Change<'_>, stores: &Stores) {
-        self.index.follow(change, || stores.pods.state());
-    }
+    /// Workers that the API server refuses.
+    refusals: Refusals,
 }
 
 /// Whether two versions of a job ask for the same: of its status nobody but we write.
 pub(crate) fn asks_the_same(before: &RolloutJob, after: &RolloutJob) -> bool {
-    let cut = |job: &RolloutJob| {
-        let mut meta = job.metadata.clone();
-        meta.resource_version = None;
-        meta
-    };
-    before.spec == after.spec && cut(before) == cut(after)
+    before.spec == after.spec && same_meta(before, after)
 }
 
 /// Between two looks while workers come, go, or the gateway is silent.
@@ -170,7 +158,7 @@ impl Controller for RolloutJobs {
             // A pod of others frees or takes GPUs of a node: the jobs that wait for those look
             // again by themselves.
             What::Pod(pod) => {
-                let job = index::job_of(pod);
+                let job = job_of(pod);
                 job.map(|(namespace, job)| ObjectRef::new(&job).within(&namespace))
                     .into_iter()
                     .collect()
@@ -192,6 +180,7 @@ impl Controller for RolloutJobs {
                     pool.spec.gpu.as_ref().is_some_and(|gpu| observe::selects(gpu, node))
                 })
             }),
+            What::PoolFigures(_) => Vec::new(),
             What::Everything => all(&stores.jobs),
         }
     }
@@ -200,7 +189,9 @@ impl Controller for RolloutJobs {
         match Box::pin(pass(&job, &context)).await {
             Err(JobError::CacheLags) => Ok(Action::requeue(AGAIN)),
             Err(JobError::Call(error)) => {
-                tell::refused(&job, &context, &error).await;
+                let namespace = job.namespace().unwrap_or_default();
+                let api = Api::namespaced(context.client.clone(), &namespace);
+                context.tell_refused(tell::STATUS, &api, &*job, &error, Over::Anything).await;
                 Err(error.into())
             }
             done => done,
@@ -253,51 +244,59 @@ async fn pass(job: &RolloutJob, context: &Context) -> Result<Action, JobError> {
                 settings: &context.settings,
             };
             // One that runs while its job is at odds with others still has to know its callers.
-            apply::identity(context, &gateway::identity(&facts)).await?;
+            let runs = fetched.gateway.is_some();
+            apply::identity(context, &gateway::identity(&facts), runs).await?;
             if !gateway_stopped {
-                let runs = fetched.gateway.is_some();
                 apply::gateway(context, &owner, &gateway::build(&facts)?, runs).await?;
             }
         }
     }
 
     let clock = Clock { now: context.now(), drain: job.spec.allocation.drain_timeout.duration() };
-    let known = see(&fetched, &template, &Heard::default(), clock);
+    let known = see(&fetched, &context.stores, &template, &Heard::default(), clock);
     let (heard, state) = ask::ask(job, context, &fetched, &known).await;
-    let mut seen = see(&fetched, &template, &heard, clock);
+    let mut seen = see(&fetched, &context.stores, &template, &heard, clock);
     let setbacks = &context.jobs.setbacks;
     setbacks.judge(&owner.uid, &mut seen, &mut fetched.nodes, Instant::now());
     let workers: Vec<Worker> = seen.iter().map(|seen| seen.worker.clone()).collect();
 
-    let Decision { planned, minimum, steps, made } =
-        decide(job, context, &fetched, &problems, &workers, heard.workers.is_some());
+    let observed = heard.workers.is_some();
+    let (decision, ground) = decided(job, context, &fetched, &problems, &workers, observed)?;
+    let Decision { plan, minimum, steps, made, booking } = decision;
     let resting = fetched.nodes.iter().filter(|(_, node)| node.trust == Trust::None);
     let resting: Vec<&str> = resting.map(|(name, _)| name.as_str()).collect();
     let why = state.as_ref().err().map(ToString::to_string).unwrap_or_default();
+    let refused = context.jobs.refusals.of(&owner.uid);
     let outcome = Outcome {
         problems: &problems,
         waits_for_keys: issuer.is_none(),
         seen: &seen,
-        plan: planned.as_ref().map(|(plan, ground)| (plan, ground)),
+        plan: plan.as_ref().map(|plan| (plan, &ground)),
         below: steps.below,
         minimum,
         job: state.as_ref().map_err(|_| why.as_str()),
         unfinished: steps.unfinished,
         resting: &resting,
+        refused: refused.as_deref(),
     };
     tell::say(job, context, &outcome, clock).await?;
     // After the status: what goes below the minimum is said before it is done.
-    let taken = apply::steps(context, &template, &fetched, &made, &steps.steps).await;
-    if taken.is_err() {
-        context.jobs.ledger.forget(&namespace, made.iter().map(|(name, _)| name));
-    }
+    let make = apply::Make { workers: &made, booking: booking.as_ref() };
+    let taken = apply::steps(context, &template, &fetched, make, &steps.steps).await;
     tell::announce(job, context, &seen, &steps).await;
+    match &taken {
+        Ok(()) => context.jobs.refusals.clear(&owner.uid),
+        Err(JobError::Call(error)) if error.is_rejected() => {
+            context.jobs.refusals.note(&owner.uid, said(error, &made), Instant::now());
+        }
+        Err(_) => {}
+    }
     taken.map_err(|error| match error {
         JobError::Call(error) => JobError::Workers(error),
         other => other,
     })?;
 
-    let waits = planned.iter().any(|(plan, _)| !plan.waiting.is_empty());
+    let waits = plan.iter().any(|plan| !plan.waiting.is_empty());
     let silent = !gateway_stopped && (state.is_err() || issuer.is_none());
     let soon = steps.unfinished || silent;
     Ok(match (soon, waits || !seen.is_empty()) {
@@ -307,72 +306,58 @@ async fn pass(job: &RolloutJob, context: &Context) -> Result<Action, JobError> {
     })
 }
 
-/// What a pass does about the workers.
-#[derive(Default)]
-struct Decision {
-    planned: Option<(Plan, Ground)>,
-    minimum: u32,
-    steps: Steps,
-    /// The workers to make, with their names.
-    made: Vec<(String, Placement)>,
+/// What the API server said of a worker, without its name: each try has another one.
+fn said(error: &CallError, made: &[(String, Placement)]) -> String {
+    made.iter().fold(error.said(), |said, (name, _)| said.replace(name, "NAME"))
 }
 
-/// Plans, and finds the steps. Jobs do so one after the other: what one takes the next sees.
-fn decide(
+/// Plans, books GPUs, and finds the steps.
+fn decided(
     job: &RolloutJob,
     context: &Context,
     fetched: &Fetched,
     problems: &[Problem],
     workers: &[Worker],
     observed: bool,
-) -> Decision {
+) -> Result<(Decision, Ground), JobError> {
     // A suspended job wants nothing, whatever else is wrong.
     if !problems.is_empty() && !job.spec.suspend {
-        let steps = converge(
-            &Plan::as_is(workers),
-            &fetched.nodes,
-            workers,
-            Bounds { minimum: 0, observed },
-        );
-        return Decision { steps, ..Decision::default() };
+        let bounds = Bounds { minimum: 0, observed };
+        let steps = converge(&Plan::as_is(workers), &fetched.nodes, workers, bounds);
+        return Ok((Decision { steps, ..Decision::default() }, Ground::new()));
     }
-    let namespace = job.namespace().unwrap_or_default();
-    let name = job.name_any();
-    // One moment of the index for both: a worker that it came to show in between would be counted
-    // twice, or not at all.
-    let mut index = None;
-    let shown =
-        |of: &str, pod: &str| index.get_or_insert_with(|| context.jobs.index.read()).shows(of, pod);
-    let mut book = context.jobs.ledger.open(shown, Instant::now());
-    let index = index.unwrap_or_else(|| context.jobs.index.read());
-    let mut nodes = fetched.nodes.clone();
-    let ours: BTreeSet<String> = fetched.pods.iter().map(|pod| pod.name_any()).collect();
-    index.take(&mut nodes, |(of, pod)| *of == namespace && ours.contains(pod));
-    drop(index);
-    book.take(&namespace, &name, &mut nodes);
-
+    let key = (job.namespace().unwrap_or_default(), job.name_any());
     let (wants, ground) = wants(&job.spec, &fetched.pools);
-    let plan = plan(&wants, &fetched.pools, &nodes, workers);
-    let percent = u64::from(job.spec.allocation.min_serving_percent);
-    let minimum = (u64::from(plan.gpus(workers)) * percent).div_ceil(100) as u32;
-    let steps = converge(&plan, &nodes, workers, Bounds { minimum, observed });
-
+    let ours: BTreeSet<String> = fetched.pods.iter().map(|pod| pod.name_any()).collect();
+    let asked = Asked {
+        job: &key,
+        wants: &wants,
+        pools: &fetched.pools,
+        nodes: &fetched.nodes,
+        labelled: &fetched.labelled,
+        ours: &ours,
+        workers,
+        min_serving_percent: job.spec.allocation.min_serving_percent,
+        observed,
+    };
     let (uid, nonce) = (job.uid().unwrap_or_default(), context.now().as_nanosecond());
-    let mut made = Vec::new();
-    for (index, step) in steps.steps.iter().enumerate() {
-        let converge::Step::Create(placement) = step else { continue };
-        let worker = worker::name(&name, &uid, nonce, index);
-        book.note(&namespace, &name, &worker, placement);
-        made.push((worker, placement.clone()));
-    }
-    Decision { planned: Some((plan, ground)), minimum, steps, made }
+    let name = |index| worker::name(&key.1, &uid, nonce, index);
+    let decision = decide(&asked, &context.stores.index, Instant::now(), name);
+    Ok((decision.map_err(|Lags| JobError::CacheLags)?, ground))
 }
 
 /// The job's workers.
-fn see(fetched: &Fetched, template: &Template<'_>, heard: &Heard, clock: Clock) -> Vec<Seen> {
+fn see(
+    fetched: &Fetched,
+    stores: &Stores,
+    template: &Template<'_>,
+    heard: &Heard,
+    clock: Clock,
+) -> Vec<Seen> {
+    let node = |name: &str| stores.nodes.get(&ObjectRef::new(name));
     let one = |pod: &Pod, name: &str| {
         let hash = |kind: &fleet::Kind| template.hash(kind);
-        observe::worker(pod, name, hash, &fetched.cluster, heard, clock)
+        observe::worker(pod, name, hash, node, heard, clock)
     };
     let alone = fetched.pods.iter().filter(|pod| lws::set_of(&pod.metadata).is_none());
     let mut seen: Vec<Seen> = alone.filter_map(|pod| one(pod, &pod.name_any())).collect();

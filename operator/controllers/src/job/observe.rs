@@ -6,14 +6,12 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Node as KubeNode, Pod};
 use k8s_openapi::jiff::Timestamp;
-use rollwright_crds::Name;
 use rollwright_crds::pool::GpuPool;
 
-use super::fleet::{Kind, Node, Nodes, Stage, Trust, Worker};
+use super::fleet::{Kind, Stage, Worker};
 use super::worker::{CLASS, DRAINING, NODES, TEMPLATE};
 use crate::gateway_client::WorkerState;
 use crate::labels;
-use crate::pool::Size;
 use rollwright_core::router::Role;
 
 /// Restarts after which a worker that does not come up is removed; with the kubelet's growing
@@ -88,12 +86,13 @@ impl Trial {
     }
 }
 
-/// The worker that a pod is, or leads. `None` where its labels are not a worker's.
+/// The worker that a pod is, or leads. `None` where its labels are not a worker's. `node` finds a
+/// node of the cluster.
 pub fn worker(
     pod: &Pod,
     name: &str,
     template: impl Fn(&Kind) -> String,
-    nodes: &BTreeMap<String, Arc<KubeNode>>,
+    node: impl Fn(&str) -> Option<Arc<KubeNode>>,
     heard: &Heard,
     clock: Clock,
 ) -> Option<Seen> {
@@ -107,7 +106,7 @@ pub fn worker(
     let ip = kubelet.and_then(|status| status.pod_ip.clone()).filter(|ip| !ip.is_empty());
     let draining = draining_since(pod);
     let phase = kubelet.and_then(|status| status.phase.as_deref()).unwrap_or("Pending");
-    let lost = !places.is_empty() && !places.iter().any(|place| nodes.contains_key(place));
+    let lost = !places.is_empty() && !places.iter().any(|place| node(place).is_some());
     let stage = if pod.metadata.deletion_timestamp.is_some() {
         Stage::Leaving
     } else if matches!(phase, "Failed" | "Succeeded") || lost {
@@ -137,7 +136,7 @@ pub fn worker(
     let trouble = if ready { None } else { trouble(pod) };
     let trial = match (stage, ready) {
         (Stage::Starting, true) => said.and_then(unhealthy),
-        (Stage::Starting, false) => trial(pod, &worker.nodes, nodes),
+        (Stage::Starting, false) => trial(pod, &worker.nodes, node),
         _ => None,
     };
     let failed = stage == Stage::Failing || phase == "Failed";
@@ -167,7 +166,11 @@ fn unhealthy(state: &WorkerState) -> Option<Trial> {
     states.contains(&state.state.as_str()).then_some(Trial::Unhealthy)
 }
 
-fn trial(pod: &Pod, places: &[String], nodes: &BTreeMap<String, Arc<KubeNode>>) -> Option<Trial> {
+fn trial(
+    pod: &Pod,
+    places: &[String],
+    node: impl Fn(&str) -> Option<Arc<KubeNode>>,
+) -> Option<Trial> {
     let status = pod.status.as_ref()?;
     let conditions = status.conditions.iter().flatten();
     let refused = conditions.into_iter().find(|of| of.type_ == "PodScheduled");
@@ -176,7 +179,7 @@ fn trial(pod: &Pod, places: &[String], nodes: &BTreeMap<String, Arc<KubeNode>>) 
         if refused.reason.as_deref() == Some("SchedulingGated") {
             return None;
         }
-        let closed = |place: &String| nodes.get(place).is_some_and(|node| !is_open(node));
+        let closed = |place: &String| node(place).is_some_and(|node| !is_open(&node));
         return Some(if places.iter().any(closed) { Trial::Closed } else { Trial::Refused });
     }
     let containers = status.container_statuses.iter().flatten();
@@ -251,27 +254,8 @@ pub fn selects(pool: &GpuPool, node: &KubeNode) -> bool {
     pool.node_selector.iter().all(has)
 }
 
-/// The nodes of a pool, without what is taken on them.
-pub fn nodes_of_pool(
-    name: &Name,
-    pool: &GpuPool,
-    nodes: &BTreeMap<String, Arc<KubeNode>>,
-) -> Nodes {
-    let selected = nodes.iter().filter(|(_, node)| selects(pool, node));
-    let node = |node: &KubeNode| Node {
-        pool: name.clone(),
-        gpus: Size::of(node).gpus,
-        taken: 0,
-        open: is_open(node),
-        trust: Trust::Good,
-    };
-    selected
-        .map(|(name, found)| (name.clone(), node(found)))
-        .filter(|(_, node)| node.gpus > 0)
-        .collect()
-}
-
-fn is_open(node: &KubeNode) -> bool {
+/// Whether a node is ready, and open to new pods.
+pub(crate) fn is_open(node: &KubeNode) -> bool {
     let unschedulable = node.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or(false);
     let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
     let ready = conditions.into_iter().any(|of| of.type_ == "Ready" && of.status == "True");

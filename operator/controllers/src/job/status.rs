@@ -40,6 +40,8 @@ pub struct Outcome<'a> {
     pub job: Result<&'a JobState, &'a str>,
     /// Workers are replaced, drained or on their way.
     pub unfinished: bool,
+    /// Why the API server lets no worker be made, in its words.
+    pub refused: Option<&'a str>,
     /// Nodes that get no worker for a while, as one failed on them.
     pub resting: &'a [&'a str],
 }
@@ -218,6 +220,10 @@ fn ready(job: &RolloutJob, outcome: &Outcome<'_>, workers: &[WorkerCount]) -> Wi
     let (wanted, ready) = workers
         .iter()
         .fold((0, 0), |(wanted, ready), of| (wanted + of.wanted, ready + of.ready.min(of.wanted)));
+    if let Some(said) = outcome.refused.filter(|_| ready < wanted) {
+        let message = format!("{ready} of {wanted} workers serve; {}", refusal(said));
+        return no(reasons::API_REFUSED, message);
+    }
     if ready < wanted {
         return no(reasons::WAITING_FOR_PODS, format!("{ready} of {wanted} workers serve"));
     }
@@ -245,6 +251,9 @@ fn progressing(outcome: &Outcome<'_>) -> Wish {
              room; {troubles}"
         );
         return Wish::is_true(types::PROGRESSING, reasons::WORKERS_FAILING, message);
+    }
+    if let Some(said) = outcome.refused {
+        return Wish::is_true(types::PROGRESSING, reasons::API_REFUSED, refusal(said));
     }
     if waiting > 0 {
         let pools: Vec<String> = outcome
@@ -279,6 +288,10 @@ fn progressing(outcome: &Outcome<'_>) -> Wish {
         return Wish::is_true(types::PROGRESSING, reasons::WAITING_FOR_PODS, message);
     }
     Wish::is_false(types::PROGRESSING, reasons::AS_SPECIFIED, "")
+}
+
+fn refusal(said: &str) -> String {
+    format!("the API server refuses a worker's pod: {said}")
 }
 
 fn resolved(outcome: &Outcome<'_>) -> Wish {

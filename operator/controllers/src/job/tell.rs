@@ -2,7 +2,7 @@
 
 use kube::{Api, ResourceExt as _};
 use rollwright_crds::RolloutJob;
-use rollwright_crds::conditions::types;
+use rollwright_crds::conditions::{reasons, types};
 
 use super::converge::{Step, Steps};
 use super::fleet::Stage;
@@ -14,7 +14,7 @@ use crate::context::Context;
 use crate::error::CallError;
 use crate::status::Over;
 
-const STATUS: Site = Site("rollwright-job-status");
+pub(super) const STATUS: Site = Site("rollwright-job-status");
 
 /// Writes the status where it says something new, and Events for what turned.
 pub(super) async fn say(
@@ -38,30 +38,13 @@ pub(super) async fn say(
     Ok(())
 }
 
-/// Says that a request to the API server was refused: of the rest the pass did not get to know.
-pub(super) async fn refused(job: &RolloutJob, context: &Context, error: &CallError) {
-    let Some(wish) = Wish::rejected(error) else { return };
-    let mut status = job.status.clone().unwrap_or_default();
-    let old = std::mem::take(&mut status.conditions);
-    let turned = conditions::changed(&old, std::slice::from_ref(&wish)).next().is_some();
-    let generation = job.metadata.generation;
-    status.conditions = conditions::replace(&old, wish.clone(), generation, context.now());
-    let namespace = job.namespace().unwrap_or_default();
-    let api = Api::namespaced(context.client.clone(), &namespace);
-    match context.publish(STATUS, &api, job, &status, Over::Anything).await {
-        Ok(true) if turned => context.events.condition(job, "MakeObjects", &wish, true).await,
-        Ok(_) => {}
-        Err(error) => {
-            let name = job.name_any();
-            tracing::warn!(namespace, name, %error, "cannot say that a request was refused");
-        }
-    }
-}
-
 /// What is done in a turn of a condition, and whether that is bad news. That nothing is wrong
 /// with a new job is none.
 fn worth_an_event(wish: &Wish, first: bool) -> Option<(&'static str, bool)> {
     match (wish.kind(), wish.holds()) {
+        (types::PROGRESSING, true) if wish.reason() == reasons::API_REFUSED => {
+            Some(("MakeWorkers", true))
+        }
         (types::AFFINITY_FALLBACK, true) => Some(("FallBack", true)),
         (types::CAPACITY_BELOW_MINIMUM, true) => Some(("ReplaceWorkers", true)),
         (types::RESOLVED, false) => Some(("ResolveReferences", true)),

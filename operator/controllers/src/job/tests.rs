@@ -49,6 +49,17 @@ fn set(owner: &str) -> StatefulSet {
     serde_json::from_value(set).unwrap()
 }
 
+/// The gateway's pod, which runs.
+fn gateway_pod() -> Pod {
+    serde_json::from_value(json!({"metadata": {"name": "math-gateway-0",
+        "namespace": "research", "labels": {"app.kubernetes.io/component": "gateway",
+        "app.kubernetes.io/instance": "math"}, "ownerReferences": [{"apiVersion": "apps/v1",
+        "kind": "StatefulSet", "name": "math-gateway", "uid": "set", "controller": true}]},
+        // Nobody listens there.
+        "status": {"phase": "Running", "podIP": "127.0.0.1"}}))
+    .unwrap()
+}
+
 #[tokio::test]
 async fn the_deployment_of_an_earlier_version_goes_before_the_gateway_comes() {
     let job = job("");
@@ -86,17 +97,10 @@ async fn a_claim_that_was_deleted_is_made_again_unless_a_pod_has_it() {
     look(&job, &api).await;
     look(&job, &api).await;
     assert_eq!(api.patched(CLAIM).len(), 2, "no pod runs: it may be what that waits for");
-    let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "math-gateway-0",
-        "namespace": "research", "labels": {"app.kubernetes.io/component": "gateway",
-        "app.kubernetes.io/instance": "math"}, "ownerReferences": [{"apiVersion": "apps/v1",
-        "kind": "StatefulSet", "name": "math-gateway", "uid": "set", "controller": true}]},
-        // Nobody listens there.
-        "status": {"phase": "Running", "podIP": "127.0.0.1"}}))
-    .unwrap();
+    let pod = gateway_pod();
     api.watches.stateful_sets.apply_watcher_event(&Event::Apply(set(&job.uid().unwrap())));
     api.watches.pods.apply_watcher_event(&Event::Apply(pod.clone()));
-    let change = Change { what: What::Pod(&pod), gone: false };
-    api.context.jobs.follow(&change, &api.context.stores);
+    api.context.stores.index.pod(&pod, false);
     look(&job, &api).await;
     assert_eq!(api.patched(CLAIM).len(), 2);
 }
@@ -134,4 +138,72 @@ async fn a_refused_request_is_told_of() {
     let told = api.patched("/math/status").len();
     RolloutJobs::reconcile(Arc::clone(&job), Arc::clone(&api.context)).await.unwrap_err();
     assert_eq!(api.patched("/math/status").len(), told, "it may do next time");
+}
+
+/// Nodes with room, so that workers are made.
+fn with_a_node(api: &mut FakeApi) {
+    let stores = &api.context.stores;
+    let node: k8s_openapi::api::core::v1::Node = serde_json::from_value(json!({
+        "metadata": {"name": "n0", "labels": {"gpu": "h20"}},
+        "status": {"allocatable": {"nvidia.com/gpu": "8"},
+            "conditions": [{"type": "Ready", "status": "True"}]}}))
+    .unwrap();
+    let pool = fixtures::pool("h20", "h20", 8);
+    stores.index.follow(&Change { what: What::Pool(&pool), gone: false }, stores);
+    stores.index.follow(&Change { what: What::Node(&node), gone: false }, stores);
+    api.watches.nodes.apply_watcher_event(&Event::Apply(node));
+}
+
+#[tokio::test]
+async fn workers_that_a_quota_refuses_are_told_of_until_they_are_made() {
+    let job = job("");
+    let mut api = api(&job).await;
+    with_a_node(&mut api);
+    api.refuse("/pods", 403);
+    let failed = RolloutJobs::reconcile(Arc::clone(&job), Arc::clone(&api.context)).await;
+    assert!(matches!(failed, Err(JobError::Workers(_))), "{failed:?}");
+    let said = |api: &FakeApi| {
+        let told = api.patched("/math/status").pop().unwrap();
+        let all = told["status"]["conditions"].as_array().unwrap().clone();
+        let found = all.iter().find(|of| of["type"] == "Progressing").unwrap();
+        (found["reason"].clone(), found["message"].clone())
+    };
+    assert_ne!(said(&api).0, json!("ApiRefused"), "it is said before it is tried");
+    // What was refused is not booked: the next try is of the same GPUs.
+    assert_eq!(api.context.stores.index.books(Instant::now()).booked().count(), 0);
+    RolloutJobs::reconcile(Arc::clone(&job), Arc::clone(&api.context)).await.unwrap_err();
+    let message = "the API server refuses a worker's pod: the fake API server refuses";
+    assert_eq!(said(&api), (json!("ApiRefused"), json!(message)));
+    api.refuse("/nothing", 403);
+    look(&job, &api).await;
+    let booked = api.context.stores.index.books(Instant::now()).booked().count();
+    assert_eq!(booked, 2, "they are made, and not shown yet");
+    // As long as they are not shown the job is left alone.
+    let told = api.patched("/math/status").len();
+    look(&job, &api).await;
+    assert_eq!(api.patched("/math/status").len(), told);
+}
+
+#[tokio::test]
+async fn a_new_key_is_handed_to_the_gateway_that_runs() {
+    const POD: &str = "/pods/math-gateway-0";
+    let job = job("");
+    let mut api = api(&job).await;
+    look(&job, &api).await;
+    assert!(api.patched(POD).is_empty(), "there is none yet");
+    let pod = gateway_pod();
+    api.watches.stateful_sets.apply_watcher_event(&Event::Apply(set(&job.uid().unwrap())));
+    api.watches.pods.apply_watcher_event(&Event::Apply(pod.clone()));
+    api.context.stores.index.pod(&pod, false);
+    look(&job, &api).await;
+    assert!(api.patched(POD).is_empty(), "it read the same at its start");
+    let mut changed = k8s_openapi::api::core::v1::Secret::default();
+    changed.metadata.name = Some(gateway::api_key_name("math"));
+    changed.metadata.namespace = Some("research".into());
+    changed.data =
+        Some([(gateway::API_KEY.to_owned(), k8s_openapi::ByteString(b"new".to_vec()))].into());
+    api.context.stores.secrets.wrote(changed);
+    look(&job, &api).await;
+    assert_eq!(api.patched("/math-gateway-keys").len(), 2);
+    assert_eq!(api.patched(POD).len(), 1);
 }

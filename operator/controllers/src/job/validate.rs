@@ -7,8 +7,6 @@ use rollwright_crds::pool::GpuRole;
 use rollwright_crds::reward::RewardServiceSpec;
 use rollwright_crds::{ActionQueue, Name, ResourcePool, RewardService, RolloutJob, RolloutJobSpec};
 
-mod unavailable;
-
 /// Longest name of a job: `NAME-worker-abcdefgh`, `NAME-gateway-metrics` and the revision of a
 /// StatefulSet, `NAME-gateway-0123456789`, are names and label values of at most 63 characters.
 const LONGEST_NAME: usize = 44;
@@ -73,7 +71,7 @@ pub fn problems(job: &RolloutJob, named: &Named) -> Vec<Problem> {
     let namespace = job.metadata.namespace.as_deref().unwrap_or_default();
     if !is_label(name) || name.len() > LONGEST_NAME {
         say(
-            reasons::UNSUPPORTED,
+            reasons::INVALID_SPEC,
             format!(
                 "metadata.name `{name}` becomes part of the names of services and pods: make it \
                  at most {LONGEST_NAME} lower-case letters, digits and '-', a letter first"
@@ -81,10 +79,10 @@ pub fn problems(job: &RolloutJob, named: &Named) -> Vec<Problem> {
         );
     }
     for violation in job.spec.validate() {
-        say(reasons::UNSUPPORTED, violation.to_string());
+        say(reasons::INVALID_SPEC, violation.to_string());
     }
-    for sentence in unavailable::sentences(&job.spec) {
-        say(reasons::UNSUPPORTED, sentence);
+    for setting in job.spec.unavailable() {
+        say(reasons::UNSUPPORTED, setting.to_string());
     }
     if let Some(queue) = &job.spec.action_queue {
         let of = queue.namespace.as_deref().unwrap_or(namespace);
@@ -238,7 +236,7 @@ fn sizes(spec: &RolloutJobSpec, named: &Named, say: &mut impl FnMut(&'static str
         let workers = (adaptive.gpus / smallest).min(adaptive.max_workers.unwrap_or(u32::MAX));
         if workers < 2 {
             say(
-                reasons::UNSUPPORTED,
+                reasons::INVALID_SPEC,
                 "disaggregation takes at least 2 workers: raise spec.allocation.adaptive.gpus or \
                  maxWorkers"
                     .to_owned(),

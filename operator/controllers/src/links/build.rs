@@ -16,6 +16,9 @@ use crate::pool::{Offer, Size, held};
 /// Name of the Secret that agents mount.
 pub(super) const SECRET: &str = "rollwright-agent-links";
 
+/// Bytes that it holds at most: the API server takes 1 MiB of content.
+pub(super) const MOST: usize = 1_000_000;
+
 /// Files of an identity: in its own Secret, and how they end in that of the agents.
 const FILES: [(&str, &str); 3] = [("tls.crt", "crt"), ("tls.key", "key"), ("ca.crt", "ca.crt")];
 
@@ -184,38 +187,70 @@ pub(super) fn queues(told: &[Told], before: Option<&Secret>) -> BTreeSet<String>
     told.iter().filter_map(queue).collect()
 }
 
-/// The Secret. `identity` finds the Secret of the agents' certificate of a `namespace.queue`; a
-/// queue that never had one is not dialled, and one that has none now keeps what it had.
-pub(super) fn secret(
+/// The Secret, and who has no place in it.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Links {
+    pub(super) secret: Secret,
+    /// By queue (`namespace.queue`): nodes that would be told of it, and are not.
+    pub(super) left_out: BTreeMap<String, u32>,
+}
+
+/// Builds it. `identity` finds the Secret of the agents' certificate of a `namespace.queue`; a
+/// queue that never had one is not dialled, and one that has none now keeps what it had. Where it
+/// would hold more than `most` bytes, nodes that had an entry come first.
+pub(super) fn links(
     namespace: &str,
     told: &[Told],
     identity: impl Fn(&str) -> Option<Arc<Secret>>,
     before: Option<&Secret>,
-) -> Result<Secret, serde_json::Error> {
-    let mut data = BTreeMap::new();
-    // Files by queue; empty where it has no identity and never had.
-    let mut files: BTreeMap<String, Files> = BTreeMap::new();
+    most: usize,
+) -> Result<Links, serde_json::Error> {
+    let mut entries = Vec::new();
     for of in told {
-        let (node, entry) = match of {
+        let (node, had) = match of {
             Told::Served(served) => {
                 let Some(node) = served.node.metadata.name.as_deref() else { continue };
-                (node, entry(served, entry_before(before, node).as_ref()))
+                (node, entry_before(before, node))
             }
             Told::AsBefore(node) => (node.as_str(), entry_before(before, node)),
         };
-        let Some(entry) = entry else { continue };
-        let files = files.entry(entry.tls.clone()).or_insert_with(|| {
+        let had_one = had.is_some();
+        let entry = match of {
+            Told::Served(served) => entry(served, had.as_ref()),
+            Told::AsBefore(_) => had,
+        };
+        entries.extend(entry.map(|entry| (!had_one, node, entry)));
+    }
+    entries.sort_by(|left, right| (left.0, left.1).cmp(&(right.0, right.1)));
+    let mut data = BTreeMap::new();
+    let mut left_out: BTreeMap<String, u32> = BTreeMap::new();
+    // Files by queue; empty where it has no identity and never had.
+    let mut known: BTreeMap<String, Files> = BTreeMap::new();
+    let mut size = 0;
+    for (_, node, entry) in entries {
+        let files = known.entry(entry.tls.clone()).or_insert_with(|| {
             identity(&entry.tls).map_or_else(
                 || files_before(before, &entry.tls),
                 |identity| files_of(&identity, &entry.tls),
             )
         });
-        if !files.is_empty() {
-            data.insert(format!("{node}.json"), ByteString(serde_json::to_vec(&entry)?));
+        if files.is_empty() {
+            continue;
+        }
+        let text = serde_json::to_vec(&entry)?;
+        let first = files.keys().any(|file| !data.contains_key(file));
+        let more: usize = if first { files.values().map(|file| file.0.len()).sum() } else { 0 };
+        if size + text.len() + more > most {
+            *left_out.entry(entry.tls).or_default() += 1;
+            continue;
+        }
+        size += text.len() + more;
+        data.insert(format!("{node}.json"), ByteString(text));
+        if first {
+            data.extend(files.clone());
         }
     }
-    data.extend(files.into_values().flatten());
-    Ok(Secret {
+    let secret = Secret {
         metadata: ObjectMeta {
             name: Some(SECRET.to_owned()),
             namespace: Some(namespace.to_owned()),
@@ -224,7 +259,8 @@ pub(super) fn secret(
         },
         data: Some(data),
         ..Secret::default()
-    })
+    };
+    Ok(Links { secret, left_out })
 }
 
 /// Files of one queue, by name.

@@ -24,7 +24,7 @@ mod build;
 #[cfg(test)]
 mod tests;
 
-use build::{Entry, SECRET, Served, Told, pool_labels};
+use build::{Entry, Links, MOST, SECRET, Served, Told, pool_labels};
 
 const LINKS: Site = Site("rollwright-agent-links");
 /// Its name in metrics and for back-off.
@@ -59,7 +59,11 @@ pub(crate) fn listener(changed: Arc<Notify>, namespace: String) -> Listener {
             What::Pool(pool) => pool.spec.quota.is_none(),
             What::Node(_) | What::Everything => true,
             What::Pod(pod) => is_reservation(pod, &namespace),
-            What::Owned(..) | What::Job(_) | What::Queue(_) | What::Reward(_) => false,
+            What::PoolFigures(_)
+            | What::Owned(..)
+            | What::Job(_)
+            | What::Queue(_)
+            | What::Reward(_) => false,
         };
         if concerns {
             changed.notify_one();
@@ -112,7 +116,11 @@ async fn reconcile(context: &Context) -> Result<(), LinksError> {
         }
     }
     let identity = |queue: &str| identities.get(queue).cloned();
-    let secret = build::secret(namespace, &told, identity, before)?;
+    let Links { secret, left_out } = build::links(namespace, &told, identity, before, MOST)?;
+    if !left_out.is_empty() {
+        tracing::warn!(?left_out, "the Secret of the agents is full: nodes are not told of queues");
+    }
+    context.observed.left_out.put((), left_out);
     context.apply(LINKS, &secret).await?;
     Ok(())
 }

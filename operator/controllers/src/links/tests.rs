@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use rollwright_crds::pool::{CpuPool, DockerMode, PoolOwner};
 use rollwright_crds::{ResourcePool, ResourcePoolSpec};
 
-use super::build::{self, Entry, Served, Told};
+use super::build::{self, Entry, Links, MOST, Served, Told};
 
 fn quantities(all: &[(&str, &str)]) -> BTreeMap<String, Quantity> {
     all.iter().map(|(key, value)| ((*key).to_owned(), Quantity((*value).to_owned()))).collect()
@@ -61,7 +61,7 @@ fn secret(
     identity: impl Fn(&str) -> Option<Arc<Secret>>,
     before: Option<&Secret>,
 ) -> Secret {
-    build::secret("release", &[Told::Served(served)], identity, before).unwrap()
+    build::links("release", &[Told::Served(served)], identity, before, MOST).unwrap().secret
 }
 
 fn of_uid(uid: &str) -> Served {
@@ -200,8 +200,35 @@ fn an_identity_that_is_missing_for_a_while_changes_nothing() {
 fn a_pool_that_cannot_be_read_keeps_its_entries() {
     let before = secret(served(true), identity, None);
     let told = [Told::AsBefore("cpu-1".to_owned())];
-    let after = build::secret("release", &told, identity, Some(&before)).unwrap();
+    let after = build::links("release", &told, identity, Some(&before), MOST).unwrap().secret;
     assert_eq!(after, before);
-    let gone = build::secret("release", &[], identity, Some(&before)).unwrap();
+    let gone = build::links("release", &[], identity, Some(&before), MOST).unwrap().secret;
     assert_eq!(keys(&gone), [""; 0]);
+}
+
+/// A node that is new does not push out one whose agent is at work.
+#[test]
+fn where_the_secret_is_full_new_nodes_are_left_out_and_counted() {
+    let named = |name: &str| {
+        let mut served = served(true);
+        let mut node = Node::clone(&served.node);
+        node.metadata.name = Some(name.to_owned());
+        served.node = Arc::new(node);
+        Told::Served(served)
+    };
+    let of = |told: &[Told], before: Option<&Secret>, most| {
+        build::links("release", told, identity, before, most).unwrap()
+    };
+    let Links { secret: old, left_out } = of(&[named("n2")], None, MOST);
+    assert!(left_out.is_empty());
+    let size = |secret: &Secret| secret.data.iter().flatten().map(|(_, of)| of.0.len()).sum();
+    let told = [named("n1"), named("n2"), named("n3")];
+    let most: usize = size(&old);
+    let full = of(&told, Some(&old), most);
+    assert_eq!(full.secret, old);
+    assert_eq!(full.left_out, [("research.tools".to_owned(), 2)].into());
+    let wider = of(&told, Some(&old), 3 * most);
+    assert!(wider.left_out.is_empty() && size(&wider.secret) <= 3 * most);
+    let none = of(&told, None, most - 1);
+    assert_eq!((keys(&none.secret).len(), none.left_out["research.tools"]), (0, 3));
 }

@@ -4,7 +4,6 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 use kube::runtime::reflector::ObjectRef;
@@ -35,18 +34,6 @@ pub(super) struct Ownership {
 /// Kinds of owners, as they stand in `boundTo`.
 pub(super) const QUEUE: &str = "ActionQueue";
 pub(super) const JOB: &str = "RolloutJob";
-
-/// Namespace and name of the jobs whose workers are in the pool called `pool`.
-pub(super) fn holders(pool: &str, pods: &[Arc<Pod>]) -> BTreeSet<(String, String)> {
-    let holder = |pod: &Arc<Pod>| {
-        let labels = pod.metadata.labels.as_ref()?;
-        let is = |key: &str, value: &str| labels.get(key).is_some_and(|of| of == value);
-        let holds = is(labels::COMPONENT, Component::Worker.as_str()) && is(labels::POOL, pool);
-        let job = labels.get(labels::INSTANCE).filter(|_| holds && !has_ended(pod))?;
-        Some((pod.metadata.namespace.clone()?, job.clone()))
-    };
-    pods.iter().filter_map(holder).collect()
-}
 
 /// Whether a queue runs on the pool, or will when its pod comes up again, whatever its spec says
 /// now: one that cannot be built goes on as it was, and one that is gone takes its time to end.

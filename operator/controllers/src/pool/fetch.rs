@@ -4,15 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::runtime::reflector::ObjectRef;
 use rollwright_crds::ResourcePool;
 use rollwright_crds::pool::PoolOwner;
 
 use super::claims::{self, Ownership, QUEUE};
-use super::nodes::{
-    self, Requests, Size, compatible, has_ended, is_of_node, is_ready, is_reservation, matches,
-    selector,
-};
-use crate::agents::is_agent;
+use super::nodes::{self, Requests, Size, compatible, is_ready, matches, selector};
 use crate::context::Context;
 use crate::labels;
 use crate::observed::{Observed, QueueSnapshot};
@@ -66,7 +63,7 @@ pub(super) fn gather(
     let name = pool.metadata.name.as_deref().unwrap_or_default();
     let incumbent = pool.status.as_ref().and_then(|status| status.bound_to.as_ref());
     let holders = match pool.spec.gpu {
-        Some(_) => claims::holders(name, &stores.pods.state()),
+        Some(_) => stores.index.read().holders(name).cloned().collect(),
         None => BTreeSet::new(),
     };
     let (queues, jobs) = (stores.queues.state(), stores.jobs.state());
@@ -90,14 +87,24 @@ pub(super) fn gather(
         }
         None => Found::default(),
     };
-    let all = stores.pods.state_filter(|pod| is_reservation(pod, namespace));
     let uid = pool.metadata.uid.as_deref();
-    let (reservations, others): (Vec<_>, Vec<_>) =
-        all.into_iter().partition(|pod| owner::is_controlled_by(&pod.metadata, uid));
+    let (reservations, others): (Vec<_>, Vec<_>) = reservations(stores, namespace)
+        .into_iter()
+        .partition(|pod| owner::is_controlled_by(&pod.metadata, uid));
     let taken = others.iter().filter_map(|pod| pod.metadata.name.clone()).collect();
     let Found { nodes, silent, overlaps } = found;
     let nodes = nodes.into_values().collect();
     Seen { ownership, nodes, silent, overlaps, reservations, taken, snapshot }
+}
+
+/// The reservation pods of a release.
+fn reservations(stores: &Stores, namespace: &str) -> Vec<Arc<Pod>> {
+    let names: Vec<ObjectRef<Pod>> = {
+        let index = stores.index.read();
+        let ours = index.reservations().filter(|(of, _)| of == namespace);
+        ours.map(|(of, name)| ObjectRef::new(name).within(of)).collect()
+    };
+    names.iter().filter_map(|pod| stores.pods.get(pod)).collect()
 }
 
 /// Nodes of a pool, by name.
@@ -140,18 +147,16 @@ fn nodes_of(
             silent.insert(name);
         }
     }
-    if !nodes.is_empty() {
-        for pod in stores.pods.state() {
-            let on = pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref());
-            let Some(node) = on.and_then(|on| nodes.get_mut(on)) else { continue };
-            if has_ended(&pod) || is_reservation(&pod, namespace) {
+    let index = stores.index.read();
+    for (name, node) in &mut nodes {
+        for (pod, held) in index.on(name) {
+            if !held.bound || (held.reserves && pod.0 == namespace) {
                 continue;
             }
-            let requests = Requests::of(&pod);
-            node.used = node.used.plus(requests);
-            node.agent |= is_agent(&pod, namespace);
+            node.used = node.used.plus(held.requests);
+            node.agent |= held.agent && pod.0 == namespace;
             // A queue or gateway of ours disturbs sandboxes as much as anybody's pod.
-            node.others |= !is_of_node(&pod) && requests.milli > 0;
+            node.others |= !held.of_node && held.requests.milli > 0;
         }
     }
     Found { nodes, silent, overlaps }

@@ -1,6 +1,5 @@
 //! ResourcePool: who owns it, what its nodes have, and the reservations that keep their cores.
 
-use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,7 +38,9 @@ use build::Reservations;
 pub(crate) use build::{Offer, held, pod_name};
 pub use claims::allows;
 pub use dedication::Kubelet;
-pub(crate) use nodes::{GPU, Requests, Size, has_ended, is_reservation, serves, serves_gpus};
+pub(crate) use nodes::{
+    GPU, Requests, Size, has_ended, is_of_node, is_reservation, matches, serves, serves_gpus,
+};
 pub(crate) use status::is_running;
 
 /// Field managers.
@@ -138,7 +139,7 @@ impl Controller for Pools {
                 let queue = owner::of_kind(meta, "ActionQueue");
                 queue.map_or_else(Vec::new, |queue| of_queue(meta, queue, stores))
             }
-            What::Reward(_) | What::Owned(..) => Vec::new(),
+            What::PoolFigures(_) | What::Reward(_) | What::Owned(..) => Vec::new(),
         }
     }
 
@@ -152,9 +153,8 @@ impl Controller for Pools {
                 Ok(Action::requeue(AGAIN))
             }
             Err(PoolError::Call(error)) => {
-                if let Some(wish) = Wish::rejected(&error) {
-                    tell(&pool, &context, wish).await;
-                }
+                let api = Api::all(context.client.clone());
+                context.tell_refused(STATUS, &api, &*pool, &error, Over::AsRead).await;
                 Err(error.into())
             }
             done => done,
@@ -185,21 +185,6 @@ async fn reconcile(pool: &ResourcePool, context: &Context) -> Result<Action, Poo
     let look = seen.snapshot.is_some() || (pool.spec.cpu.is_some() && unknown);
     let look = look || (pool.spec.gpu.is_some() && queue_of(pool).is_some());
     Ok(if look { Action::requeue(LOOK) } else { Action::await_change() })
-}
-
-/// Says one thing that has just shown; all else of the status stays as it was.
-async fn tell(pool: &ResourcePool, context: &Context, wish: Wish) {
-    let old = pool.status.as_ref().map_or(&[][..], |status| &status.conditions);
-    let news: Vec<Wish> = conditions::changed(old, slice::from_ref(&wish)).cloned().collect();
-    let generation = pool.metadata.generation;
-    let status = ResourcePoolStatus {
-        observed_generation: generation,
-        conditions: conditions::replace(old, wish, generation, context.now()),
-        ..pool.status.clone().unwrap_or_default()
-    };
-    if let Err(error) = write(pool, context, &status, &news).await {
-        tracing::warn!(%error, "a pool's status is not written");
-    }
 }
 
 /// Step four. A pool may have a thousand nodes: a few pods at a time.

@@ -186,7 +186,7 @@ pub(crate) fn has_ended(pod: &Pod) -> bool {
 }
 
 /// Whether a pod belongs to the node itself: of a DaemonSet, or a static one.
-pub(super) fn is_of_node(pod: &Pod) -> bool {
+pub(crate) fn is_of_node(pod: &Pod) -> bool {
     let owners = pod.metadata.owner_references.iter().flatten();
     owners.into_iter().any(|owner| matches!(owner.kind.as_str(), "DaemonSet" | "Node"))
 }

@@ -67,6 +67,7 @@ impl World {
     fn pod(&mut self, pod: &Value) {
         let mut pod: Pod = serde_json::from_value(pod.clone()).unwrap();
         trim::pod(&mut pod);
+        self.stores.index.pod(&pod, false);
         self.watches.pods.apply_watcher_event(&Event::Apply(pod));
     }
 

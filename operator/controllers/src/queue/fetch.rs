@@ -67,6 +67,8 @@ pub(super) struct Seen {
     pub(super) claims: Option<Vec<PersistentVolumeClaim>>,
     /// Whether all pods are of the newest revision.
     pub(super) rolled_out: bool,
+    /// Nodes whose agents cannot be told of it.
+    pub(super) left_out: u32,
     /// What it said last.
     pub(super) snapshot: Option<Arc<QueueSnapshot>>,
 }
@@ -101,6 +103,10 @@ pub(super) async fn seen(queue: &ActionQueue, context: &Context) -> Result<Seen,
                 && (status.update_revision.is_none()
                     || status.update_revision == status.current_revision)
         }),
+        left_out: {
+            let all = context.observed.left_out.get(&());
+            all.and_then(|all| all.get(&format!("{namespace}.{name}")).copied()).unwrap_or(0)
+        },
         snapshot: context.observed.queues.get(&(namespace.to_owned(), name.to_owned())),
     })
 }

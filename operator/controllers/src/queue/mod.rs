@@ -1,7 +1,6 @@
 //! ActionQueue: the process that schedules actions, its store, and the certificates of its
 //! agents.
 
-use std::slice;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -90,7 +89,7 @@ impl Controller for Queues {
     fn affected(change: &Change<'_>, stores: &Stores) -> Vec<ObjectRef<ActionQueue>> {
         match change.what {
             What::Queue(queue) if !change.gone => vec![ObjectRef::from_obj(queue)],
-            What::Pool(pool) => {
+            What::Pool(pool) | What::PoolFigures(pool) => {
                 let name = pool.metadata.name.as_deref().unwrap_or_default();
                 those(&stores.queues, |queue| {
                     queue.spec.pools.iter().any(|pool| pool.as_str() == name)
@@ -115,10 +114,10 @@ impl Controller for Queues {
         context: Arc<Context>,
     ) -> Result<Action, QueueError> {
         let done = Box::pin(reconcile(&queue, &context)).await;
-        if let Err(QueueError::Call(error)) = &done
-            && let Some(wish) = Wish::rejected(error)
-        {
-            tell(&queue, &context, wish).await;
+        if let Err(QueueError::Call(error)) = &done {
+            let namespace = queue.metadata.namespace.as_deref().unwrap_or_default();
+            let api = Api::namespaced(context.client.clone(), namespace);
+            context.tell_refused(STATUS, &api, &*queue, error, Over::Anything).await;
         }
         done
     }
@@ -215,21 +214,6 @@ async fn look(seen: &mut Seen, context: &Context, namespace: &str, name: &str) -
     };
     observed.asked.put(key, Instant::now() + again);
     Some(again)
-}
-
-/// Says one thing that has just shown; all else of the status stays as it was.
-async fn tell(queue: &ActionQueue, context: &Context, wish: Wish) {
-    let old = queue.status.as_ref().map_or(&[][..], |status| &status.conditions);
-    let news: Vec<Wish> = conditions::changed(old, slice::from_ref(&wish)).cloned().collect();
-    let generation = queue.metadata.generation;
-    let status = ActionQueueStatus {
-        observed_generation: generation,
-        conditions: conditions::replace(old, wish, generation, context.now()),
-        ..queue.status.clone().unwrap_or_default()
-    };
-    if let Err(error) = write(queue, context, &status, &news).await {
-        tracing::warn!(%error, "a queue's status is not written");
-    }
 }
 
 async fn publish(

@@ -73,6 +73,14 @@ fn agents(seen: &Seen, up: bool, nodes: u32) -> Wish {
     if nodes == 0 {
         return Wish::is_true(kind, reasons::AS_SPECIFIED, "its pools have no CPU nodes");
     }
+    if seen.left_out > 0 {
+        let message = format!(
+            "the agents of {} nodes cannot be told of it: the Secret `rollwright-agent-links` of \
+             the release is full; give some pools to a release in another cluster",
+            seen.left_out
+        );
+        return Wish::is_false(kind, reasons::LINKS_FULL, message);
+    }
     match &seen.snapshot {
         Some(snapshot) if snapshot.agents() == 0 => {
             let message = format!("none of the {nodes} nodes has its agent connected");

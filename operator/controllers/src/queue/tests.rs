@@ -251,8 +251,8 @@ fn a_name_that_no_service_can_have_is_refused() {
 
 #[test]
 fn a_policy_that_the_queue_would_refuse_is_not_built() {
-    let policy = json!({"ordering": "TrajectoryAware"});
-    let said = "spec.policy.ordering `TrajectoryAware` is not available in this version: use Fcfs";
+    let policy = json!({"type": "Static", "cores": 1, "ordering": "TrajectoryAware"});
+    let said = "spec.policy.ordering `TrajectoryAware` is there only with type Elastic: use Fcfs";
     let queue = queue("tools", &json!({"pools": ["cpu", "api"], "policy": policy}));
     let obstacle = validate(&queue, &seen(pools())).unwrap_err();
     assert_eq!((obstacle.reason, &*obstacle.message), (reasons::UNSUPPORTED, said));
@@ -293,6 +293,8 @@ fn a_queue_is_ready_when_it_is_up_and_has_an_agent() {
     let some = (true, reasons::WAITING_FOR_PODS);
     assert_eq!(conditions_of(&with(Some(1), snapshot(1)), 2), [good, some]);
     assert_eq!(conditions_of(&with(Some(1), snapshot(2)), 2), [good, good]);
+    let full = Seen { left_out: 2, ..with(Some(1), snapshot(2)) };
+    assert_eq!(conditions_of(&full, 4), [good, (false, reasons::LINKS_FULL)]);
     // It cannot be asked: nothing is said against it.
     let silent = (false, reasons::UNREACHABLE);
     assert_eq!(conditions_of(&with(Some(1), None), 2), [good, silent]);

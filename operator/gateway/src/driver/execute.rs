@@ -143,9 +143,13 @@ impl Driver {
 
     async fn keep(&self, keep: Keep, log: Option<Box<TokenLog>>) {
         let trajectory = keep.trajectory.clone();
-        let metadata = self.state().metadata.remove(&trajectory);
+        let (metadata, taught) = {
+            let mut state = self.state();
+            (state.metadata.remove(&trajectory), state.taught.remove(&trajectory))
+        };
         let built = tokio::task::spawn_blocking(move || {
-            record::build(&keep, log.as_deref(), metadata.as_deref())
+            let taught = taught.unwrap_or_default();
+            record::build(&keep, log.as_deref(), metadata.as_deref(), &taught)
         });
         let result = match built.await {
             Ok(Ok((meta, bytes))) => self.keep_patiently(meta, bytes).await,
@@ -194,7 +198,11 @@ impl Driver {
     }
 
     async fn drop_record(&self, trajectory: TrajectoryId) {
-        self.state().metadata.remove(&trajectory);
+        {
+            let mut state = self.state();
+            state.metadata.remove(&trajectory);
+            state.taught.remove(&trajectory);
+        }
         let group = self.view(|core| {
             let known = core.trajectories().trajectory(trajectory.as_str())?;
             // Only a scored trajectory may have a record.

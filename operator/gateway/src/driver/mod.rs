@@ -13,7 +13,7 @@ mod updates;
 mod view;
 mod waiting;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -96,6 +96,9 @@ pub(crate) struct Parts {
     pub(crate) metrics: Arc<Metrics>,
 }
 
+/// Log-probabilities of a trajectory's tokens, by teacher; `None` where not generated.
+type Taught = BTreeMap<String, Vec<Option<f32>>>;
+
 /// What is kept beside the core.
 #[derive(Default)]
 struct State {
@@ -104,6 +107,8 @@ struct State {
     payloads: HashMap<GroupId, Bytes>,
     /// What drivers said of completed trajectories, until it is on disk.
     metadata: HashMap<TrajectoryId, Bytes>,
+    /// What teachers said of trajectories that are being scored, until it is on disk.
+    taught: HashMap<TrajectoryId, Taught>,
     /// Calls of reward services in flight.
     calls: HashMap<CallId, AbortHandle>,
     /// Groups whose record could not be written.

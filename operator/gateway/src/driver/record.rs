@@ -1,5 +1,6 @@
 //! The record of a scored trajectory, as the trainer gets it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -10,6 +11,7 @@ use rollwright_core::weights::Source;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
+use super::Taught;
 use crate::store::RecordMeta;
 
 /// A record without tokens, or with them: the fields of
@@ -24,6 +26,8 @@ struct Record<'a> {
     oldest_version: u64,
     #[serde(flatten)]
     tokens: Tokens<'a>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    teacher_logprobs: &'a Taught,
     finish: &'static str,
 }
 
@@ -39,6 +43,7 @@ pub(super) fn build(
     keep: &Keep,
     log: Option<&TokenLog>,
     metadata: Option<&[u8]>,
+    taught: &Taught,
 ) -> Result<(RecordMeta, Bytes), Fault> {
     let start = keep.log.start.unwrap_or(keep.opened_at);
     let oldest = keep.log.oldest.unwrap_or(keep.opened_at);
@@ -53,10 +58,12 @@ pub(super) fn build(
         start_version: start.0,
         oldest_version: oldest.0,
         tokens: log.map_or(none, |log| Tokens::Logged(log.training_view())),
+        teacher_logprobs: taught,
         finish: log.and_then(TokenLog::finish).map_or("other", |finish| finish.as_str()),
     };
     // About seven digits of an id, twelve of a log-probability, two of the mask.
-    let mut json = Vec::with_capacity(512 + log.map_or(0, |log| log.len() * 22));
+    let each = 22 + 12 * taught.len();
+    let mut json = Vec::with_capacity(512 + log.map_or(0, |log| log.len() * each));
     serde_json::to_writer(&mut json, &record).map_err(|error| unbuilt(&error))?;
     let meta = RecordMeta {
         trajectory: keep.trajectory.clone(),

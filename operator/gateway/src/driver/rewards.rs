@@ -4,19 +4,20 @@ use std::sync::Arc;
 
 use rollwright_core::fault::Fault;
 use rollwright_core::ids::TrajectoryId;
-use rollwright_core::reward::{CallId, ServiceIndex};
+use rollwright_core::reward::{Answer, CallId, ServiceIndex};
 use rollwright_core::rollout::Event;
+use rollwright_core::trajectory::State;
 use serde_json::value::RawValue;
 
 use super::Driver;
 use crate::fault::{cancelled, infrastructure};
-use crate::reward::{Subject, Tokens};
+use crate::reward::{Said, Subject, Tokens};
 
 /// Tells the core that a call has ended, also when its task is aborted.
 struct Ending {
     driver: Arc<Driver>,
     call: CallId,
-    outcome: Option<Result<f64, Fault>>,
+    outcome: Option<Result<Answer, Fault>>,
 }
 
 impl Drop for Ending {
@@ -52,13 +53,36 @@ impl Driver {
         let mut state = self.state();
         let task = tokio::spawn(async move {
             let driver = Arc::clone(&ending.driver);
-            ending.outcome = Some(match driver.subject(&trajectory).await {
+            let said = match driver.subject(&trajectory).await {
                 Ok(subject) => scorer.score(&subject, attempt).await,
                 Err(fault) => Err(fault),
-            });
+            };
+            ending.outcome = Some(said.map(|said| driver.heard(&trajectory, service, said)));
             drop(ending);
         });
         state.calls.insert(call, task.abort_handle());
+    }
+
+    /// Keeps what a teacher said for the record; the core needs a reward alone.
+    fn heard(&self, trajectory: &TrajectoryId, service: ServiceIndex, said: Said) -> Answer {
+        let logprobs = match said {
+            Said::Reward(reward) => return Answer::Reward(reward),
+            Said::LogProbs(logprobs) => logprobs,
+        };
+        if let Some(reward) = self.config.rewards.get(service.0) {
+            let mut state = self.state();
+            let taught = state.taught.entry(trajectory.clone()).or_default();
+            taught.insert(reward.name.clone(), logprobs);
+        }
+        // One that was aborted meanwhile has been dropped already, and is not dropped again.
+        let scoring = self.view(|core| {
+            let known = core.trajectories().trajectory(trajectory.as_str());
+            known.is_some_and(|known| known.state() == State::Scoring)
+        });
+        if !scoring {
+            self.state().taught.remove(trajectory);
+        }
+        Answer::LogProbs
     }
 
     pub(super) fn cancel_reward(&self, call: CallId) {

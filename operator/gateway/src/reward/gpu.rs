@@ -1,31 +1,106 @@
-//! A reward model on GPUs, by its address. Restoring it to a chunk before a call and
-//! evicting it afterwards is the action queue's part; as long as the queue schedules no
-//! GPUs, the service must be running at this address.
+//! A model on GPUs: behind the action queue, which brings it to a chunk of GPUs for the call
+//! and takes it away afterwards, or at an address where it always runs.
 
-use std::time::Duration;
+use std::sync::Arc;
 
-use rollwright_core::fault::Fault;
+use http::header::RETRY_AFTER;
+use http::{HeaderValue, StatusCode};
+use rollwright_core::fault::{Fault, FaultKind};
+use rollwright_crds::reward::GpuReward;
+use rollwright_proto::v1 as pb;
 
-use super::judge::Judge;
+use super::Said;
+use super::dialect::{Dialect, Request};
+use super::judge::{self, Judge};
+use super::name::name;
 use super::subject::Subject;
-use crate::outbound::Proxy;
+use crate::actions::{Actions, Guard, Release};
+use crate::outbound::{self, Proxy, Reply};
 
-/// Posts the [`Subject`] and reads `{"reward": NUMBER}`, as
-/// [`super::ServerlessScorer`] does, without a secret and without a proxy: it is a service
-/// of this cluster. Cheap to clone.
+/// Bytes of an answer taken at most: log-probabilities of a long context.
+const MOST: usize = 32 << 20;
+
+/// Asks the model of a `RewardService` about trajectories. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct GpuScorer {
-    judge: Judge,
+pub struct GpuScorer(Arc<Model>);
+
+#[derive(Debug)]
+struct Model {
+    dialect: Dialect,
+    reach: Reach,
+}
+
+#[derive(Debug)]
+enum Reach {
+    Queue(Actions),
+    Address(Judge),
 }
 
 impl GpuScorer {
-    /// A service at `url`; `timeout` is for one call as a whole.
-    pub fn new(url: &str, timeout: Duration) -> Result<Self, Fault> {
-        Ok(Self { judge: Judge::new(url, timeout, Proxy::Never)? })
+    /// The service that the queue behind `actions` schedules, which `service.queue` names.
+    pub fn queued(actions: Actions, name: &str, service: &GpuReward) -> Self {
+        Self::new(name, service, Reach::Queue(actions))
     }
 
-    /// The reward, or a fault of infrastructure.
-    pub async fn score(&self, subject: &Subject) -> Result<f64, Fault> {
-        self.judge.ask(subject, None).await
+    /// A service that always runs at `url`, to which the paths of its engine are added.
+    pub fn at(url: &str, name: &str, service: &GpuReward) -> Result<Self, Fault> {
+        let url = url.trim_end_matches('/');
+        let judge = Judge::new(url, service.timeout.into(), MOST, Proxy::Never)?;
+        Ok(Self::new(name, service, Reach::Address(judge)))
     }
+
+    fn new(name: &str, service: &GpuReward, reach: Reach) -> Self {
+        let model = service.model.served_name.as_ref().unwrap_or(&service.model.path).clone();
+        let (ask, engine) = (service.ask, service.engine.kind);
+        let dialect = Dialect { ask, engine, model, service: name.to_owned() };
+        Self(Arc::new(Model { dialect, reach }))
+    }
+
+    /// What the model says of the trajectory, or a fault of infrastructure.
+    pub async fn score(&self, subject: &Subject, attempt: u32) -> Result<Said, Fault> {
+        let Model { dialect, reach } = &*self.0;
+        let Request { path, body } = dialect.request(subject)?;
+        let reply = match reach {
+            Reach::Queue(actions) => {
+                let id = name(&subject.trajectory, Some(&dialect.service), attempt);
+                queued(actions, id, &dialect.service, path, body).await?
+            }
+            Reach::Address(judge) => judge.post(path, body, None).await?,
+        };
+        dialect.read(&reply.body, subject)
+    }
+}
+
+/// A call through the queue that its engine answered with success.
+async fn queued(
+    actions: &Actions,
+    id: String,
+    service: &str,
+    path: &str,
+    body: Vec<u8>,
+) -> Result<Reply, Fault> {
+    let json = pb::CallHeader { name: "content-type".into(), value: "application/json".into() };
+    let call = pb::CallRequest {
+        action_id: id.clone(),
+        service: service.to_owned(),
+        path: path.to_owned(),
+        headers: vec![json],
+        body: body.into(),
+        ..pb::CallRequest::default()
+    };
+    // Whoever stops waiting ends the call.
+    let guard = Guard::new(actions, Release::Action(id));
+    let answer = actions.call(call).await;
+    guard.keep();
+    let answer = answer?;
+    let status = u16::try_from(answer.status).ok();
+    let status = status.and_then(|status| StatusCode::from_u16(status).ok()).ok_or_else(|| {
+        let message = format!("reward service {service} answered status {}", answer.status);
+        Fault::new(FaultKind::Infrastructure, "RewardFailed", message)
+    })?;
+    let wait = answer.headers.iter().find(|header| RETRY_AFTER.as_str() == header.name);
+    let wait = wait.and_then(|header| HeaderValue::from_str(&header.value).ok());
+    let retry_after = wait.as_ref().and_then(outbound::retry_after);
+    let reply = Reply { status, retry_after, body: answer.body };
+    judge::succeeded(reply, service, None)
 }

@@ -11,14 +11,18 @@ use serde_json::Value;
 use super::subject::Subject;
 use crate::outbound::{self, Call, CallError, Proxy, Reply};
 
-/// Bytes of an answer taken at most; only its `reward` counts.
-const MOST: usize = 256 << 10;
-
 /// What counts of an answer.
 #[derive(Deserialize)]
 struct Answer {
     reward: Option<Value>,
     error: Option<Value>,
+}
+
+/// The number that an answer gives, if it gives a finite one and tells of no error.
+pub(super) fn reward(body: &[u8]) -> Option<f64> {
+    let answer: Answer = serde_json::from_slice(body).ok()?;
+    let reward = answer.reward.filter(|_| answer.error.is_none())?;
+    reward.as_f64().filter(|reward| reward.is_finite())
 }
 
 /// A service at an address.
@@ -29,6 +33,7 @@ pub(super) struct Judge {
     /// The address without what may be secret in it.
     shown: String,
     limit: Duration,
+    most: usize,
 }
 
 fn infrastructure(reason: &'static str, message: String) -> Fault {
@@ -36,7 +41,13 @@ fn infrastructure(reason: &'static str, message: String) -> Fault {
 }
 
 impl Judge {
-    pub(super) fn new(url: &str, limit: Duration, proxy: Proxy) -> Result<Self, Fault> {
+    /// One at `url`; `limit` is for a call as a whole, and an answer has at most `most` bytes.
+    pub(super) fn new(
+        url: &str,
+        limit: Duration,
+        most: usize,
+        proxy: Proxy,
+    ) -> Result<Self, Fault> {
         let parsed = reqwest::Url::parse(url).ok();
         let parsed =
             parsed.filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
@@ -45,13 +56,14 @@ impl Judge {
             Fault::new(FaultKind::User, "InvalidRewardUrl", message)
         })?;
         let shown = format!("{}{}", parsed.origin().ascii_serialization(), parsed.path());
-        Ok(Self { client: outbound::client(proxy)?, url: url.to_owned(), shown, limit })
+        Ok(Self { client: outbound::client(proxy)?, url: url.to_owned(), shown, limit, most })
     }
 
     pub(super) fn shown(&self) -> &str {
         &self.shown
     }
 
+    /// The reward of a trajectory that is sent as it is.
     pub(super) async fn ask(
         &self,
         subject: &Subject,
@@ -64,9 +76,26 @@ impl Judge {
                 format!("cannot write the request for {shown}: {error}"),
             )
         })?;
-        let (url, limit) = (self.url.as_str(), self.limit);
-        let body = Some(body);
-        let call = Call { method: Method::POST, url, authorization, body, limit, most: MOST };
+        let reply = self.post("", body, authorization).await?;
+        reward(&reply.body).ok_or_else(|| {
+            let said = reply.excerpt(authorization);
+            let message = format!(
+                "the reward service {shown} must answer {{\"reward\": NUMBER}} with a finite number, and it said: {said}"
+            );
+            infrastructure("RewardNotANumber", message)
+        })
+    }
+
+    /// An answer of success to a body of JSON that is posted to `path` below the address.
+    pub(super) async fn post(
+        &self,
+        path: &str,
+        body: Vec<u8>,
+        authorization: Option<&HeaderValue>,
+    ) -> Result<Reply, Fault> {
+        let (shown, url) = (&self.shown, format!("{}{path}", self.url));
+        let (method, body, limit, most) = (Method::POST, Some(body), self.limit, self.most);
+        let call = Call { method, url: &url, authorization, body, limit, most };
         let reply = outbound::send(&self.client, call).await.map_err(|error| {
             let reason = match error {
                 CallError::Unreachable(_) => "RewardUnreachable",
@@ -76,36 +105,28 @@ impl Judge {
             };
             infrastructure(reason, format!("the reward service {shown} gave no answer: {error}"))
         })?;
-        self.read(&reply, authorization)
+        succeeded(reply, shown, authorization)
     }
+}
 
-    fn read(&self, reply: &Reply, secret: Option<&HeaderValue>) -> Result<f64, Fault> {
-        let (shown, status) = (&self.shown, reply.status);
-        let said = || reply.excerpt(secret);
-        if !status.is_success() {
-            let (reason, remedy) = match status.as_u16() {
-                300..=399 => ("RewardRedirected", "no redirect is followed: give the final url"),
-                401 | 403 => ("RewardUnauthorized", "check authSecret"),
-                429 => ("RewardOverloaded", "it is tried later; lower concurrency if this stays"),
-                _ => ("RewardFailed", "see its log"),
-            };
-            let said = said();
-            let message =
-                format!("the reward service {shown} answered {status}: {remedy}. It said: {said}");
-            let fault = infrastructure(reason, message);
-            return Err(Fault { retry_after: reply.retry_after, ..fault });
-        }
-        let answer: Option<Answer> = serde_json::from_slice(&reply.body).ok();
-        let reward = answer
-            .filter(|answer| answer.error.is_none())
-            .and_then(|answer| answer.reward?.as_f64())
-            .filter(|reward| reward.is_finite());
-        reward.ok_or_else(|| {
-            let said = said();
-            let message = format!(
-                "the reward service {shown} must answer {{\"reward\": NUMBER}} with a finite number, and it said: {said}"
-            );
-            infrastructure("RewardNotANumber", message)
-        })
+/// The answer of a service that did what it was asked.
+pub(super) fn succeeded(
+    reply: Reply,
+    shown: &str,
+    secret: Option<&HeaderValue>,
+) -> Result<Reply, Fault> {
+    let status = reply.status;
+    if status.is_success() {
+        return Ok(reply);
     }
+    let (reason, remedy) = match status.as_u16() {
+        300..=399 => ("RewardRedirected", "no redirect is followed: give the final url"),
+        401 | 403 => ("RewardUnauthorized", "check authSecret"),
+        429 => ("RewardOverloaded", "it is tried later; lower concurrency if this stays"),
+        _ => ("RewardFailed", "see its log"),
+    };
+    let said = reply.excerpt(secret);
+    let message =
+        format!("the reward service {shown} answered {status}: {remedy}. It said: {said}");
+    Err(Fault { retry_after: reply.retry_after, ..infrastructure(reason, message) })
 }

@@ -1,20 +1,18 @@
 //! A command in a sandbox: by default a pristine one that the policy never touched, with
 //! only the named artefacts copied in, since a policy can edit what grades it.
 
-use std::fmt::Write as _;
 use std::sync::Arc;
 
 use rollwright_core::fault::{Fault, FaultKind};
-use rollwright_core::ids::{MAX_LEN, TrajectoryId};
 use rollwright_crds::command::CommandLine;
 use rollwright_crds::reward::SandboxReward;
 use rollwright_proto::v1 as pb;
 use rollwright_proto::v1::command::Program;
-use sha2::{Digest as _, Sha256};
 
 use super::artefacts;
+use super::name::name;
 use super::subject::Subject;
-use crate::actions::{Actions, Release, Run};
+use crate::actions::{Actions, Guard, Release, Run};
 
 /// Characters of the output shown in a fault.
 const SHOWN: usize = 300;
@@ -56,7 +54,7 @@ impl SandboxScorer {
 impl Grader {
     async fn score(&self, subject: &Subject, attempt: u32) -> Result<f64, Fault> {
         let trajectory = &subject.trajectory;
-        let name = name(trajectory, attempt);
+        let name = name(trajectory, None, attempt);
         if !self.pristine {
             let guard = Guard::new(&self.actions, Release::Action(name.clone()));
             let ran = self.run(&name, trajectory.as_str()).await;
@@ -88,47 +86,6 @@ impl Grader {
             ..pb::ExecuteRequest::default()
         };
         self.actions.run(&request).await
-    }
-}
-
-/// The id of the action, and of the pristine sandbox: `ID.reward`, `ID.reward.2` and so
-/// on. Another attempt is another action, since the result of the first is stored.
-fn name(trajectory: &TrajectoryId, attempt: u32) -> String {
-    let suffix = if attempt <= 1 { ".reward".to_owned() } else { format!(".reward.{attempt}") };
-    let id = trajectory.as_str();
-    if id.len() + suffix.len() <= MAX_LEN {
-        return format!("{id}{suffix}");
-    }
-    let mut name = String::with_capacity(MAX_LEN);
-    for byte in Sha256::digest(id.as_bytes()) {
-        // Writing into a String cannot fail.
-        let _ok = write!(name, "{byte:02x}");
-    }
-    name + &suffix
-}
-
-/// Gives something back when it is dropped, so also when nobody waits any more.
-struct Guard<'a> {
-    actions: &'a Actions,
-    release: Option<Release>,
-}
-
-impl<'a> Guard<'a> {
-    fn new(actions: &'a Actions, release: Release) -> Self {
-        Self { actions, release: Some(release) }
-    }
-
-    /// There is nothing to give back any more.
-    fn keep(mut self) {
-        self.release = None;
-    }
-}
-
-impl Drop for Guard<'_> {
-    fn drop(&mut self) {
-        if let Some(release) = self.release.take() {
-            self.actions.later(release);
-        }
     }
 }
 
@@ -217,15 +174,5 @@ mod tests {
         let long = format!("{}äöü-end", "x".repeat(10_000));
         let shown = shown(long.as_bytes());
         assert!(shown.ends_with("äöü-end") && shown.chars().count() == SHOWN, "{shown}");
-    }
-
-    #[test]
-    fn names_are_stable_distinct_and_short_enough() {
-        let id = TrajectoryId::new("g.1").unwrap();
-        assert_eq!((name(&id, 1).as_str(), name(&id, 2).as_str()), ("g.1.reward", "g.1.reward.2"));
-        let long = |last: &str| TrajectoryId::new(&format!("{}{last}", "x".repeat(127))).unwrap();
-        let (a, b) = (name(&long("a"), u32::MAX), name(&long("b"), u32::MAX));
-        assert!(a != b && a.len() <= MAX_LEN, "{a}");
-        assert!(TrajectoryId::new(&a).is_ok());
     }
 }

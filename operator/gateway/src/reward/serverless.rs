@@ -13,6 +13,8 @@ use crate::outbound::{self, Proxy};
 
 /// Longest secret read, in bytes.
 const MAX_SECRET: u64 = 16 << 10;
+/// Bytes of an answer taken at most; only its `reward` counts.
+const MOST: usize = 256 << 10;
 
 /// Posts the [`Subject`] and reads `{"reward": NUMBER}`. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -26,7 +28,7 @@ impl ServerlessScorer {
     /// nowhere else, since no redirect is followed. The file is read at each call, so that
     /// a rotated secret is the one that is sent. `timeout` is for one call as a whole.
     pub fn new(url: &str, secret: Option<PathBuf>, timeout: Duration) -> Result<Self, Fault> {
-        let judge = Judge::new(url, timeout, Proxy::Environment)?;
+        let judge = Judge::new(url, timeout, MOST, Proxy::Environment)?;
         if secret.is_some() && url.starts_with("http:") {
             let service = judge.shown();
             tracing::warn!(service, "its secret is sent without TLS: use an https url");

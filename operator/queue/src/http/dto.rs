@@ -56,6 +56,7 @@ pub(super) struct Execute {
     expected_duration: Option<Span>,
     serial_fraction: Option<f64>,
     malleable: Option<bool>,
+    remaining: Option<f64>,
 }
 
 #[derive(Deserialize)]
@@ -130,6 +131,7 @@ impl Execute {
             expected_duration: self.expected_duration.map(|span| span.0),
             serial_fraction: self.serial_fraction,
             malleable: self.malleable,
+            remaining: self.remaining,
         })
     }
 }

@@ -9,6 +9,7 @@ mod input;
 mod nodes;
 mod output;
 mod permits;
+mod profiles;
 mod progress;
 mod recover;
 mod stats;
@@ -35,6 +36,7 @@ use self::actions::{Action, ProfileEntry};
 use self::files::Transfers;
 use self::nodes::Link;
 use self::permits::Permit;
+use self::profiles::Learned;
 use self::trajectories::{Gone, Leaving, Trajectory};
 use crate::clock::Clock;
 use crate::config::QueueConfig;
@@ -65,6 +67,7 @@ pub(crate) struct Scheduler {
     lookups: Lookups,
     retained: Retained,
     profiles: HashMap<String, Arc<ProfileEntry>>,
+    learned: Learned,
     actions: HashMap<ActionId, Action>,
     trajectories: HashMap<TrajectoryId, Trajectory>,
     gone: Gone,
@@ -115,6 +118,7 @@ impl Scheduler {
             writer: parts.writer,
             lookups: parts.lookups,
             retained: recovered.retained,
+            learned: Learned::default(),
             actions: HashMap::new(),
             trajectories: HashMap::new(),
             gone: Gone::default(),
@@ -133,6 +137,7 @@ impl Scheduler {
             gauges_at: Instant::now(),
             failed: None,
         };
+        scheduler.recover_profiles(recovered.profiles);
         scheduler.recover(recovered.trajectories, recovered.actions)?;
         Ok(scheduler)
     }
@@ -146,7 +151,8 @@ impl Scheduler {
         let mut batch = Vec::with_capacity(BATCH);
         self.round(&mut batch);
         while self.failed.is_none() {
-            let wakeup = self.core.next_wakeup().map(|at| self.clock.instant(at));
+            let timer = self.core.next_wakeup().map(|at| self.clock.instant(at));
+            let wakeup = timer.into_iter().chain(self.learned.due()).min();
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => break,
@@ -156,6 +162,8 @@ impl Scheduler {
             self.round(&mut batch);
         }
         self.hang_up();
+        self.write_profiles();
+        self.writer.push(&mut self.ops);
         // The writer must not wait for this task while this task waits for it.
         inbox.close();
         let drain = tokio::spawn(async move { while inbox.recv().await.is_some() {} });
@@ -204,6 +212,7 @@ impl Scheduler {
                 break;
             }
         }
+        self.keep_profiles();
         self.writer.push(&mut self.ops);
         for mailbox in self.touched.drain(..) {
             if mailbox.wake() {

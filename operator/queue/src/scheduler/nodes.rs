@@ -268,6 +268,9 @@ impl Scheduler {
             NodeOrder::Start { action, attempt, units, cores } => {
                 let request = self.actions.get(&action).and_then(|live| live.request.as_ref());
                 if let Some(request) = request {
+                    // One on a share keeps it.
+                    let grows = request.malleable() && !units.is_share();
+                    let most = request.cpu_units.last().filter(|_| grows);
                     let start = pb::StartAction {
                         action_id: action.as_str().to_owned(),
                         attempt,
@@ -277,6 +280,7 @@ impl Scheduler {
                         cpu_units: units.as_f64(),
                         timeout: request.timeout,
                         output_limit: request.output_limit,
+                        most_units: most.copied().unwrap_or_default(),
                     };
                     self.send(node, message(ToAgent::StartAction(start)));
                 } else {

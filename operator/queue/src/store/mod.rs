@@ -17,7 +17,7 @@ use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 use prost::Message;
 use rollwright_core::time::Time;
 
-pub(crate) use record::{Accepted, CallAnswer, Ended, Trajectory};
+pub(crate) use record::{Accepted, CallAnswer, Ended, Level, Profile, Trajectory};
 pub(crate) use retained::Retained;
 pub(crate) use writer::{Durable, Op, Pusher, Writer};
 
@@ -139,6 +139,7 @@ struct Bucket {
 pub(crate) struct Recovered {
     pub(crate) trajectories: Vec<(String, Trajectory)>,
     pub(crate) actions: Vec<(String, Accepted)>,
+    pub(crate) profiles: Vec<(String, Profile)>,
     pub(crate) retained: Retained,
     /// Above every epoch that was given out before.
     pub(crate) epoch: u64,
@@ -150,6 +151,7 @@ pub(crate) struct Store {
     db: Database,
     accepted: Keyspace,
     trajectories: Keyspace,
+    profiles: Keyspace,
     buckets: RwLock<VecDeque<Bucket>>,
     retention: Retention,
 }
@@ -190,11 +192,13 @@ impl Store {
 
         let accepted = db.keyspace("accepted", KeyspaceCreateOptions::default)?;
         let trajectories = db.keyspace("trajectories", KeyspaceCreateOptions::default)?;
+        let profiles = db.keyspace("profiles", KeyspaceCreateOptions::default)?;
         let mut store = Self {
             path: path.into(),
             db,
             accepted,
             trajectories,
+            profiles,
             buckets: RwLock::default(),
             retention,
         };
@@ -203,6 +207,7 @@ impl Store {
         let recovered = Recovered {
             trajectories: store.read_all(&store.trajectories, "trajectory")?,
             actions: store.read_all(&store.accepted, "action")?,
+            profiles: store.read_all(&store.profiles, "profile")?,
             retained,
             epoch,
         };

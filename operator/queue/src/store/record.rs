@@ -15,6 +15,43 @@ pub(crate) struct Accepted {
     pub(crate) request: Option<pb::ExecuteRequest>,
 }
 
+/// What was learned of the actions of one job and profile.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct Profile {
+    #[prost(string, tag = "1")]
+    pub(crate) job: String,
+    #[prost(string, tag = "2")]
+    pub(crate) name: String,
+    /// Unix nanoseconds of this record: the latest used are known best.
+    #[prost(uint64, tag = "3")]
+    pub(crate) at: u64,
+    #[prost(message, repeated, tag = "4")]
+    pub(crate) levels: Vec<Level>,
+    /// Buckets of the sketch of durations, and the count of each.
+    #[prost(sint32, repeated, tag = "5")]
+    pub(crate) buckets: Vec<i32>,
+    #[prost(float, repeated, tag = "6")]
+    pub(crate) counts: Vec<f32>,
+    /// Mean part of a core that is used, and of how many; 0: not known.
+    #[prost(double, tag = "7")]
+    pub(crate) cores_used: f64,
+    #[prost(double, tag = "8")]
+    pub(crate) cores_used_of: f64,
+}
+
+/// Durations on the same units.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub(crate) struct Level {
+    /// Cores.
+    #[prost(double, tag = "1")]
+    pub(crate) units: f64,
+    #[prost(double, tag = "2")]
+    pub(crate) weight: f64,
+    /// Seconds.
+    #[prost(double, tag = "3")]
+    pub(crate) mean: f64,
+}
+
 /// An ended action.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct Ended {

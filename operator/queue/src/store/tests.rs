@@ -109,3 +109,28 @@ fn the_directory_is_private() {
         assert_eq!(mode & 0o777, 0o700);
     }
 }
+
+#[test]
+fn what_was_learned_is_found_again_the_latest_of_each() {
+    let dir = tempfile::tempdir().unwrap();
+    let record = |at: u64| {
+        let level = Level { units: 2.0, weight: 7.0, mean: 1.5 };
+        let (levels, buckets, counts) = (vec![level], vec![-3, 90], vec![1.0, 2.0]);
+        let (job, name) = ("j".to_owned(), "tests".to_owned());
+        Profile { job, name, at, levels, buckets, counts, ..Profile::default() }
+    };
+    let (store, first) = Store::open(dir.path(), RETENTION, at(1)).unwrap();
+    assert!(first.profiles.is_empty());
+    let op = |key: &str, record: Option<Profile>| Op::Profile {
+        key: key.to_owned(),
+        record: record.map(Box::new),
+    };
+    // Twice in one batch, since a key may stand in one only once.
+    store.commit(vec![op("a", Some(record(1))), op("a", Some(record(2)))], at(1)).unwrap();
+    store.commit(vec![op("b", Some(record(3))), op("c", Some(record(4)))], at(1)).unwrap();
+    store.commit(vec![op("b", None)], at(1)).unwrap();
+    drop(store);
+    let (_store, again) = Store::open(dir.path(), RETENTION, at(2)).unwrap();
+    let expected = [("a".to_owned(), record(2)), ("c".to_owned(), record(4))];
+    assert_eq!(again.profiles, expected);
+}

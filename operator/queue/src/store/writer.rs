@@ -11,7 +11,7 @@ use rollwright_core::ids::{ActionId, JobId, TrajectoryId};
 use rollwright_core::time::Time;
 use rollwright_proto::v1 as pb;
 
-use super::{Accepted, Ended, Store, StoreError, Trajectory};
+use super::{Accepted, Ended, Profile, Store, StoreError, Trajectory};
 use crate::clock::Clock;
 use crate::metrics::Metrics;
 
@@ -40,6 +40,11 @@ pub(crate) enum Op {
         record: Box<Trajectory>,
     },
     RemoveTrajectory(TrajectoryId),
+    /// What was learned of a profile; `None` where it is forgotten.
+    Profile {
+        key: String,
+        record: Option<Box<Profile>>,
+    },
 }
 
 /// What a commit made durable, or ended.
@@ -211,6 +216,7 @@ impl Store {
             .collect();
         let mut began_here = HashSet::new();
         let mut trajectories: HashMap<TrajectoryId, Option<Box<Trajectory>>> = HashMap::new();
+        let mut profiles: HashMap<String, Option<Box<Profile>>> = HashMap::new();
         let mut batch = self.db.batch();
         let (mut count, mut bytes) = (0, 0);
         for op in ops {
@@ -252,6 +258,9 @@ impl Store {
                     trajectories.insert(trajectory.clone(), None);
                     durable.push(Durable::Removed(trajectory));
                 }
+                Op::Profile { key, record } => {
+                    profiles.insert(key, record);
+                }
             }
         }
         // A key may stand in a batch only once.
@@ -262,6 +271,12 @@ impl Store {
                     batch.insert(&self.trajectories, trajectory.as_str(), value);
                 }
                 None => batch.remove(&self.trajectories, trajectory.as_str()),
+            }
+        }
+        for (key, record) in profiles {
+            match record {
+                Some(record) => batch.insert(&self.profiles, key, record.encode_to_vec()),
+                None => batch.remove(&self.profiles, key),
             }
         }
         batch.durability(Some(PersistMode::SyncData)).commit()?;

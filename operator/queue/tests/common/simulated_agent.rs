@@ -1,5 +1,5 @@
 //! An agent without Docker: it answers the link's messages by itself. `true`
-//! ends at once, `hold` runs until it is released or killed, `echo TEXT` writes
+//! ends at once, `took S` too and says that it ran for S seconds, `hold` runs until it is released or killed, `echo TEXT` writes
 //! TEXT, `flood N` writes N MiB.
 
 use std::collections::HashMap;
@@ -172,7 +172,9 @@ fn send(out: &mpsc::UnboundedSender<pb::AgentBatch>, messages: Vec<ToQueue>) {
 }
 
 fn finished(start: &pb::StartAction, code: i32) -> pb::ActionEnded {
-    let usage = pb::Usage { exec_s: 0.001, ..pb::Usage::default() };
+    let shell = shell(start);
+    let exec_s = shell.strip_prefix("took ").map_or(0.001, |seconds| seconds.parse().unwrap());
+    let usage = pb::Usage { exec_s, ..pb::Usage::default() };
     let finished =
         pb::Finished { exit_code: Some(code), usage: Some(usage), ..pb::Finished::default() };
     pb::ActionEnded {
@@ -180,6 +182,13 @@ fn finished(start: &pb::StartAction, code: i32) -> pb::ActionEnded {
         attempt: start.attempt,
         end: Some(pb::action_ended::End::Finished(finished)),
         not_started: false,
+    }
+}
+
+fn shell(start: &pb::StartAction) -> String {
+    match start.command.as_ref().and_then(|command| command.program.as_ref()) {
+        Some(pb::command::Program::Shell(shell)) => shell.clone(),
+        _ => String::new(),
     }
 }
 
@@ -255,10 +264,7 @@ fn handle(
 }
 
 fn start_action(node: &mut Node, answers: &mut Vec<ToQueue>, start: pb::StartAction) {
-    let shell = match start.command.as_ref().and_then(|command| command.program.as_ref()) {
-        Some(pb::command::Program::Shell(shell)) => shell.clone(),
-        _ => String::new(),
-    };
+    let shell = shell(&start);
     *node.starts.entry(start.action_id.clone()).or_default() += 1;
     node.order.push(start.action_id.clone());
     let mut live = Live { start, output: Vec::new(), ended: None };

@@ -23,7 +23,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
-use rollwright_e2e_kubernetes::Cluster;
+use rollwright_e2e_kubernetes::{Cluster, Lease};
 
 use self::size::Size;
 
@@ -78,6 +78,8 @@ fn main() -> ExitCode {
 fn measure(plan: &run::Plan) -> anyhow::Result<()> {
     // Before a cluster is started for nothing.
     plan.size.layout()?;
+    // What an earlier run left on its cluster would be counted.
+    Lease::wait_for_none(Duration::from_mins(5))?;
     let cluster = Cluster::shared()?;
     let measured = cluster.runtime()?.block_on(run::run(cluster, plan))?;
     println!("\n{}", table::render(&figures::rows(plan, &measured)));

@@ -2,7 +2,6 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
 use super::*;
 use crate::job::fixtures;
-use crate::watch::{Change, What};
 
 fn name(text: &str) -> Name {
     text.parse().unwrap()
@@ -68,11 +67,12 @@ fn jobs_before_this_one_come_first() {
     let promised = |own: &RolloutJob, jobs: &[Arc<RolloutJob>], pods: &[Pod]| {
         let index = Index::default();
         for pod in pods {
-            index.follow(&Change { what: What::Pod(pod), gone: false }, Vec::new);
+            index.pod(pod, false);
         }
         let pool = Pool { class: name("h20"), gpus_per_node: 8, promised: 0 };
         let mut pools = BTreeMap::from([(name("h20"), pool)]);
-        promise(&mut pools, own, jobs, &index);
+        let waiting = jobs.iter().filter(|job| waits(job)).cloned().collect::<Vec<_>>();
+        promise(&mut pools, own, &waiting, &index);
         pools[&name("h20")].promised
     };
     let own = job("own", 0, "2026-01-02T00:00:00Z", 4, 0);

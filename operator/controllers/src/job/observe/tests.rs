@@ -19,6 +19,14 @@ fn node(name: &str, status: &str) -> (String, Arc<KubeNode>) {
     (name.to_owned(), Arc::new(serde_yaml::from_str(&text).unwrap()))
 }
 
+/// Finds these nodes.
+fn among<const N: usize>(
+    nodes: [(String, Arc<KubeNode>); N],
+) -> impl Fn(&str) -> Option<Arc<KubeNode>> {
+    let nodes = BTreeMap::from(nodes);
+    move |name| nodes.get(name).cloned()
+}
+
 fn clock(now: i64) -> Clock {
     Clock { now: Timestamp::from_second(now).unwrap(), drain: Duration::from_mins(10) }
 }
@@ -34,7 +42,7 @@ fn heard(state: Option<(&str, u32)>) -> Heard {
 }
 
 fn see(pod: &Pod, heard: &Heard, clock: Clock) -> Seen {
-    worker(pod, "w", |_| HASH.into(), &[node("n0", "True")].into(), heard, clock).unwrap()
+    worker(pod, "w", |_| HASH.into(), among([node("n0", "True")]), heard, clock).unwrap()
 }
 
 const READY: &str = "{phase: Running, podIP: 10.0.0.7, conditions: [{type: Ready, status: 'True'}], \
@@ -99,7 +107,7 @@ fn a_worker_without_an_address_has_nothing_in_flight() {
 #[test]
 fn a_worker_whose_node_is_gone_has_ended() {
     let ready = pod(READY, "");
-    let nodes = [node("n1", "True")].into();
+    let nodes = among([node("n1", "True")]);
     let seen = worker(&ready, "w", |_| HASH.into(), &nodes, &Heard::default(), clock(0)).unwrap();
     assert_eq!(seen.worker.stage, Stage::Ended);
 }
@@ -121,31 +129,11 @@ fn an_outdated_worker_is_told_by_its_template() {
         &pod(READY, ""),
         "w",
         |_| "another".into(),
-        &[node("n0", "True")].into(),
+        among([node("n0", "True")]),
         &Heard::default(),
         clock(0),
     );
     assert!(!seen.unwrap().worker.current);
-}
-
-#[test]
-fn nodes_are_those_of_the_selector_and_open_when_ready() {
-    let pool = crate::job::fixtures::pool("h20", "h20", 8);
-    let gpu = pool.spec.gpu.unwrap();
-    let mut cordoned = KubeNode::clone(&node("n2", "True").1);
-    cordoned.spec = serde_yaml::from_str("{unschedulable: true}").unwrap();
-    let mut other = KubeNode::clone(&node("n3", "True").1);
-    other.metadata.labels = None;
-    let nodes = [
-        node("n0", "True"),
-        node("n1", "Unknown"),
-        ("n2".to_owned(), Arc::new(cordoned)),
-        ("n3".to_owned(), Arc::new(other)),
-    ];
-    let found = nodes_of_pool(&"h20".parse().unwrap(), &gpu, &nodes.into());
-    let open: Vec<_> = found.iter().map(|(name, node)| (name.as_str(), node.open)).collect();
-    assert_eq!(open, [("n0", true), ("n1", false), ("n2", false)]);
-    assert!(found.values().all(|node| node.gpus == 8));
 }
 
 fn scheduled(status: &str, reason: &str) -> Pod {
@@ -184,7 +172,7 @@ fn what_keeps_a_worker_from_running_is_borne_for_a_time() {
 #[test]
 fn an_unscheduled_worker_of_a_closed_node_has_nothing_to_wait_for() {
     let refused = scheduled("False", "Unschedulable");
-    let nodes = [node("n0", "Unknown")].into();
+    let nodes = among([node("n0", "Unknown")]);
     let seen = worker(&refused, "w", |_| HASH.into(), &nodes, &heard(None), clock(0)).unwrap();
     assert_eq!(seen.trial, Some(Trial::Closed));
     // One that runs there goes on.
@@ -210,7 +198,7 @@ fn what_failed_for_good_is_told_from_what_was_lost() {
         see(&pod("{phase: Failed, reason: UnexpectedAdmissionError}", ""), &heard(None), clock(0));
     assert_eq!((failed.worker.stage, failed.failed), (Stage::Ended, true));
     assert!(see(&down(MOST_RESTARTS), &heard(None), clock(0)).failed);
-    let nodes = [node("n1", "True")].into();
+    let nodes = among([node("n1", "True")]);
     let lost =
         worker(&pod(READY, ""), "w", |_| HASH.into(), &nodes, &heard(None), clock(0)).unwrap();
     assert_eq!((lost.worker.stage, lost.failed), (Stage::Ended, false));

@@ -59,6 +59,7 @@ fn outcome<'a>(
         minimum: 2,
         job,
         unfinished: false,
+        refused: None,
         resting: &[],
     }
 }

@@ -59,7 +59,7 @@ fn names_become_parts_of_names() {
     let named = named(&[fixtures::pool("h20", "h20", 8)]);
     for wrong in ["a.b", "1a", "a-", &"a".repeat(LONGEST_NAME + 1)] {
         job.metadata.name = Some((*wrong).to_owned());
-        assert_eq!(reasons_of(&job, &named), [reasons::UNSUPPORTED], "{wrong}");
+        assert_eq!(reasons_of(&job, &named), [reasons::INVALID_SPEC], "{wrong}");
     }
     job.metadata.name = Some("a".repeat(LONGEST_NAME));
     assert_eq!(problems(&job, &named), []);
@@ -116,6 +116,18 @@ fn what_the_gateway_refuses_is_said_before_it_does() {
 }
 
 #[test]
+fn what_is_invalid_is_told_from_what_is_not_built() {
+    let named = named(&[fixtures::pool("h20", "h20", 8)]);
+    let mut job = fixtures::job(&fixtures::spec(LARGE, ""));
+    job.spec.rollout.group_size = 0;
+    assert_eq!(reasons_of(&job, &named), [reasons::INVALID_SPEC]);
+    let two = "{adaptive: {pools: [h20], gpus: 1, degrees: [1]}}";
+    let apart = "  disaggregation: {prefillPool: h20, decodePool: h20, ratio: '1:1'}\n";
+    let job = fixtures::job(&fixtures::spec(two, apart));
+    assert_eq!(reasons_of(&job, &named), [reasons::INVALID_SPEC]);
+}
+
+#[test]
 fn the_samples_ask_for_nothing_in_vain() {
     let samples = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../manifests/samples");
     let mut dirs = vec![samples.clone()];
@@ -125,12 +137,7 @@ fn the_samples_ask_for_nothing_in_vain() {
         for manifest in rollwright_crds::parse::directory(dir).unwrap() {
             let rollwright_crds::Manifest::RolloutJob(job) = manifest else { continue };
             jobs += 1;
-            assert_eq!(
-                unavailable::sentences(&job.spec),
-                [""; 0],
-                "{}",
-                job.metadata.name.unwrap()
-            );
+            assert_eq!(job.spec.unavailable(), [], "{}", job.metadata.name.unwrap());
         }
     }
     assert!(jobs >= 5, "{jobs}");

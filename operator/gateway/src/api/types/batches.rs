@@ -1,5 +1,6 @@
 //! `/rollout/v1/batches`.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -86,6 +87,11 @@ pub struct RecordBody<'a> {
     pub loss_mask: &'a [u8],
     /// Which version generated what; covers the generated tokens.
     pub versions: &'a [VersionRange],
+    /// What each teacher of the job gives its tokens, by the teacher's name: as long as
+    /// `token_ids`, null where not generated. Left out where there is no teacher.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[schema(value_type = std::collections::BTreeMap<String, Vec<Option<f32>>>, required = false)]
+    pub teacher_logprobs: BTreeMap<&'a str, &'a [Option<f32>]>,
     /// How its last turn ended: `stop`, `length`...
     pub finish: &'a str,
 }
