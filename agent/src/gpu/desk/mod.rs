@@ -16,7 +16,7 @@ use super::station::Station;
 const INBOX: usize = 1024;
 
 enum Input {
-    Queue(FromQueue),
+    Queue(Box<FromQueue>),
     /// A stream begins: what the hello says. Until [`Self::Attach`] nothing is sent.
     Hello(oneshot::Sender<pb::GpuNode>),
     /// The hello is out: desk --messages--> queue.
@@ -51,7 +51,7 @@ impl Desk {
 
     /// Hands over a message of the queue.
     pub async fn handle(&self, message: FromQueue) {
-        self.send(Input::Queue(message)).await;
+        self.send(Input::Queue(Box::new(message))).await;
     }
 
     /// A stream begins: what the hello says of the GPUs.

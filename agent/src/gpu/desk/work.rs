@@ -128,7 +128,7 @@ impl Work {
 
     async fn input(&mut self, input: Input) {
         match input {
-            Input::Queue(message) => self.message(message).await,
+            Input::Queue(message) => self.message(*message).await,
             Input::Hello(reply) => {
                 self.link = None;
                 // A stream that has gone does not want it.
@@ -176,12 +176,11 @@ impl Work {
             FromQueue::CancelCall(cancel) => {
                 let Ok(action) = ActionId::new(&cancel.action_id) else { return };
                 let ended = self.live.get(&action).and_then(|live| live.ended.clone());
-                match ended {
-                    Some(ended) => self.emit(FromAgent::CallEnded(ended)).await,
-                    None => {
-                        let engine = EngineId(cancel.engine);
-                        self.pending.push_back(Instruction::Cancel { action, engine });
-                    }
+                if let Some(ended) = ended {
+                    self.emit(FromAgent::CallEnded(ended)).await;
+                } else {
+                    let engine = EngineId(cancel.engine);
+                    self.pending.push_back(Instruction::Cancel { action, engine });
                 }
             }
             FromQueue::AckCall(ack) => {

@@ -25,7 +25,9 @@ impl World {
             machine.draining = false;
         }
         let names: Vec<NodeId> = self.machines.keys().cloned().collect();
-        names.iter().for_each(|name| self.join(name, false));
+        for name in &names {
+            self.join(name, false);
+        }
     }
 }
 
