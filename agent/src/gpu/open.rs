@@ -186,10 +186,3 @@ fn launcher(
     });
     Ok(Arc::new(Either { processes, containers }))
 }
-
-impl Inventory {
-    /// What the log and the metrics call the GPUs.
-    pub fn label(&self) -> &'static str {
-        if self.fake { "fake" } else { "driver" }
-    }
-}
