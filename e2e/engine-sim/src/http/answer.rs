@@ -10,7 +10,6 @@ use super::openai::{Api, Shape};
 use super::refusal::refuse;
 use crate::config::Dialect;
 use crate::engine::{Finish, Generated, Generation, Refusal};
-use crate::policy::logprobs_of;
 use crate::text::{TextStream, ToolCall, token_name};
 use crate::tokenizer::{Token, Tokenizer};
 
@@ -26,9 +25,11 @@ pub(super) async fn respond(app: &App, shape: &Shape, generations: Vec<Generatio
         .enumerate()
         .map(|(index, (tokens, finish, _))| choice(shape, index, tokens, *finish))
         .collect();
-    if shape.prompt_logprobs {
-        let known = prompt_logprobs(shape, app.engine.version());
-        choices.iter_mut().for_each(|choice| choice["prompt_logprobs"] = known.clone());
+    if let Some(known) = &shape.prompt_logprobs {
+        let known = prompt_logprobs(&shape.prompt, known);
+        for choice in &mut choices {
+            choice["prompt_logprobs"] = known.clone();
+        }
     }
     let mut body =
         envelope(shape, if shape.api == Api::Chat { "chat.completion" } else { "text_completion" });
@@ -142,10 +143,9 @@ pub(super) fn logprobs(shape: &Shape, tokens: &[Generated]) -> Value {
 }
 
 /// A map for each token of the prompt, from ids to what is known: here of itself alone.
-fn prompt_logprobs(shape: &Shape, version: u64) -> Value {
-    let known = logprobs_of(&shape.prompt, version).into_iter().zip(&shape.prompt);
-    let each = known.map(|(logprob, &token)| {
-        let logprob = logprob?;
+fn prompt_logprobs(prompt: &[Token], known: &[Option<f64>]) -> Value {
+    let each = known.iter().zip(prompt).map(|(logprob, &token)| {
+        let logprob = (*logprob)?;
         let decoded = token_name(token, false);
         Some(json!({token.to_string(): {"logprob": logprob, "rank": 1, "decoded_token": decoded}}))
     });

@@ -13,6 +13,7 @@ use super::refusal::refuse;
 use super::{App, Shared, TRAJECTORY_HEADERS, answer, header, stream};
 use crate::config::Dialect;
 use crate::engine::{Generation, Handover, Refusal, Request};
+use crate::policy::logprobs_of;
 use crate::template;
 use crate::text::TextStream;
 use crate::tokenizer::{MESSAGE_END, Token, Tokenizer, VOCABULARY};
@@ -100,8 +101,8 @@ pub(super) struct Shape {
     pub(super) prompt: Vec<Token>,
     /// With log-probs, and of how many alternatives (chat).
     pub(super) logprobs: Option<usize>,
-    /// With the log-probs of the prompt's tokens (vLLM).
-    pub(super) prompt_logprobs: bool,
+    /// The log-probs of the prompt's tokens, where they are asked for (vLLM).
+    pub(super) prompt_logprobs: Option<Vec<Option<f64>>>,
     pub(super) token_ids: bool,
     pub(super) names_as_ids: bool,
     pub(super) usage_at_end: bool,
@@ -195,12 +196,13 @@ fn begin(
         dialect: config.dialect,
         id: app.id(prefix, rid.as_deref()),
         model: config.model.clone(),
+        prompt_logprobs: (body.prompt_logprobs.is_some() && config.dialect == Dialect::Vllm)
+            .then(|| logprobs_of(&prompt, app.engine.version())),
         prompt,
         logprobs: match &body.logprobs {
             Some(Value::Bool(true) | Value::Number(_)) => Some(body.top_logprobs.unwrap_or(0)),
             _ => None,
         },
-        prompt_logprobs: body.prompt_logprobs.is_some() && config.dialect == Dialect::Vllm,
         token_ids: body.return_token_ids == Some(true) && config.dialect == Dialect::Vllm,
         names_as_ids: body.return_tokens_as_token_ids == Some(true),
         usage_at_end: body.stream_options.take().unwrap_or_default().include_usage == Some(true),
