@@ -54,7 +54,7 @@ impl Stack {
             agent: None,
         };
         stack.start_queue().await?;
-        stack.start_agent()?;
+        stack.start_agent().await?;
         Ok(stack)
     }
 

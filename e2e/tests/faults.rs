@@ -84,7 +84,7 @@ async fn an_agent_killed_in_mid_action_finds_it_again() -> anyhow::Result<()> {
     let mut events = client.submit(shell("a", "t", line)).await?;
     until_output(&mut events, "before").await?;
     stack.kill_agent().await?;
-    stack.start_agent()?;
+    stack.start_agent().await?;
     client.run(shell("go", "t", "touch go")).await?.finished()?;
     let run = finish(events).await?;
     ensure!(run.finished()?.exit_code == Some(0), "{run:?}");
