@@ -66,7 +66,7 @@ impl Rewards {
         let policy = "engines: {programs: [\"*\"]}\n";
         std::fs::write(rewards.dir.path().join("policy.yaml"), policy)?;
         rewards.start_queue().await?;
-        rewards.start_agent().await?;
+        rewards.start_agent()?;
         Ok(rewards)
     }
 
@@ -101,7 +101,7 @@ impl Rewards {
     }
 
     /// Starts the agent.
-    pub async fn start_agent(&mut self) -> anyhow::Result<()> {
+    pub fn start_agent(&mut self) -> anyhow::Result<()> {
         let mut command = self.command("rollwright-agent", "agent.log")?;
         let path = |name: &str| self.dir.path().join(name);
         command

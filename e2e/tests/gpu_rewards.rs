@@ -91,7 +91,7 @@ async fn ten_services_take_turns_on_eight_gpus_and_survive_kills() -> anyhow::Re
     let before: BTreeSet<u64> = calls.engines().await?.iter().map(|engine| engine.engine).collect();
     rewards.kill_agent().await?;
     wait::until("the link is gone", LIMIT, async || Ok(calls.pool().await?.nodes == 0)).await?;
-    rewards.start_agent().await?;
+    rewards.start_agent()?;
     rewards.linked().await?;
     let resident = |engines: &[EngineStats]| {
         engines.iter().filter(|engine| engine.residency == "Resident").count()
@@ -172,7 +172,7 @@ async fn a_call_that_runs_outlives_its_queue_and_not_its_agent() -> anyhow::Resu
     let lost = slow(&calls, "slow-2");
     wait::until("it runs", LIMIT, async || Ok(calls.service("judge").await?.running == 1)).await?;
     rewards.kill_agent().await?;
-    rewards.start_agent().await?;
+    rewards.start_agent()?;
     let status = lost.await?.expect_err("nobody has its answer");
     let fault = fault(&status);
     ensure!(
