@@ -489,10 +489,8 @@ impl World {
         if scoring.teacher && outcome.is_ok() {
             self.taught.insert(scoring.trajectory);
         }
-        let outcome = outcome.map(|reward| match scoring.teacher {
-            true => Answer::LogProbs,
-            false => Answer::Reward(reward),
-        });
+        let outcome = outcome
+            .map(|reward| if scoring.teacher { Answer::LogProbs } else { Answer::Reward(reward) });
         self.tell(Event::RewardEnded { call, outcome }).unwrap();
     }
 
