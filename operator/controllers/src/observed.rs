@@ -86,6 +86,11 @@ impl QueueSnapshot {
         let connected = self.nodes.iter().filter(|node| node.connected).count();
         u32::try_from(connected).unwrap_or(u32::MAX)
     }
+
+    /// Nobody has dialled yet, or nobody who offers the GPUs of a pool.
+    pub fn waits_for_agents(&self) -> bool {
+        self.agents() == 0 || self.gpu_pools.iter().any(|pool| pool.nodes == 0)
+    }
 }
 
 /// The last word of each of something; as many as there are of them.

@@ -43,6 +43,8 @@ use fetch::Seen;
 const STATUS: Site = Site("rollwright-queue-status");
 /// How often a queue that is up is asked what it holds.
 const LOOK: Duration = Duration::from_secs(30);
+/// How often one is whose agents have not dialled yet, which nothing else tells of.
+const LOOK_FOR_AGENTS: Duration = Duration::from_secs(3);
 /// How often one that does not answer is.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
 
@@ -202,8 +204,9 @@ async fn look(seen: &mut Seen, context: &Context, namespace: &str, name: &str) -
     let again = match asked.await {
         Ok(snapshot) => {
             seen.snapshot = Some(Arc::new(snapshot.clone()));
+            let again = if snapshot.waits_for_agents() { LOOK_FOR_AGENTS } else { LOOK };
             observed.queues.put(key.clone(), snapshot);
-            LOOK
+            again
         }
         Err(error) => {
             tracing::warn!(namespace, name, %error, "a queue does not say what it holds");
