@@ -1,10 +1,21 @@
 //! Distillation from several teachers: a record carries what each of them gives to its
-//! tokens. Policy and teachers are simulators; the gateway is the program.
+//! tokens. Policy and teachers are simulators; the gateway is the program. Behind a queue, the
+//! teacher's GPU is a **fake**.
+
+use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
+use rollwright_core::ids::{GroupId, Task, TrajectoryId};
+use rollwright_core::version::Version;
 use rollwright_e2e::gateway::{Gateway, Record, Setup, chat};
+use rollwright_e2e::rewards::{Rewards, Service};
+use rollwright_e2e::wait;
 use rollwright_engine_sim::{Config, Dialect, EngineSim, logprobs_of};
+use rollwright_gateway::actions::Actions;
+use rollwright_gateway::reward::{GpuScorer, Said, Subject, Tokens};
 use serde_json::{Value, json};
+
+const LIMIT: Duration = Duration::from_mins(2);
 
 fn numbers(list: &Value) -> anyhow::Result<Vec<Option<f64>>> {
     Ok(list.as_array().context("no list")?.iter().map(Value::as_f64).collect())
@@ -70,4 +81,76 @@ async fn a_teacher_that_is_away_is_waited_for_and_an_evaluation_asks_none() -> a
     // Its reward is known, and without the teacher it is no record yet.
     gateway.until_state(&open[0], "scoring").await?;
     gateway.stop().await
+}
+
+fn subject(token_ids: Vec<u32>, loss_mask: Vec<u8>) -> anyhow::Result<Subject> {
+    Ok(Subject {
+        trajectory: TrajectoryId::new("g/0")?,
+        group: GroupId::new("g")?,
+        task: Task::new("math")?,
+        payload: None,
+        metadata: None,
+        messages: None,
+        tokens: Some(Tokens { token_ids, loss_mask }),
+        turns: 1,
+        prompt_tokens: 1,
+        generated_tokens: 2,
+        start_version: Version(0),
+        oldest_version: Version(0),
+    })
+}
+
+/// As a gateway asks it through the queue.
+fn scorer(rewards: &Rewards, name: &str) -> anyhow::Result<GpuScorer> {
+    let service = serde_json::from_value(json!({
+        "queue": "rewards", "pool": "judges", "ask": "LogProbs", "model": {"path": name},
+        "engine": {"type": "OpenAI", "image": "process"}, "degrees": [1],
+        "footprints": [{"degree": 1, "device": "50Gi"}],
+    }))?;
+    Ok(GpuScorer::queued(Actions::unix(&rewards.socket(), "default"), name, &service))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn teachers_behind_a_queue_share_a_gpu_and_one_nobody_waits_for_is_free() -> anyhow::Result<()>
+{
+    let service = |name: &str, step_ms: u32| Service {
+        name: name.to_owned(),
+        degrees: vec![1],
+        device: 50,
+        step_ms,
+    };
+    let services = [service("code", 1), service("proof", 1), service("slow", 600_000)];
+    let mut rewards = Rewards::start("teach", "1:80Gi", &services).await?;
+    rewards.linked().await?;
+    let ids = vec![104, 105, 106];
+    let known = logprobs_of(&ids, 0);
+    let wanted = vec![None, known[1].map(|p| p as f32), known[2].map(|p| p as f32)];
+    let subject = subject(ids, vec![0, 1, 1])?;
+    for name in ["code", "proof"] {
+        let said = scorer(&rewards, name)?.score(&subject, 1).await?;
+        ensure!(said == Said::LogProbs(wanted.clone()), "{name}: {said:?}");
+    }
+    let calls = rewards.calls().await?;
+    let (code, proof) = (calls.service("code").await?, calls.service("proof").await?);
+    ensure!((code.calls, code.evictions, proof.calls) == (1, 1, 1), "{code:?}, {proof:?}");
+    // The same attempt again is answered by what is kept; another asks anew.
+    let scorer_of_proof = scorer(&rewards, "proof")?;
+    scorer_of_proof.score(&subject, 1).await?;
+    ensure!(calls.service("proof").await?.calls == 1);
+    scorer_of_proof.score(&subject, 2).await?;
+    ensure!(calls.service("proof").await?.calls == 2);
+
+    let slow = scorer(&rewards, "slow")?;
+    let waits = tokio::spawn(async move { slow.score(&subject, 1).await });
+    wait::until("the slow teacher is asked", LIMIT, async || {
+        Ok(calls.service("slow").await?.running == 1)
+    })
+    .await?;
+    waits.abort();
+    wait::until("nothing runs that nobody waits for", LIMIT, async || {
+        let slow = calls.service("slow").await?;
+        Ok(slow.running + slow.waiting == 0)
+    })
+    .await?;
+    rewards.stop().await
 }
