@@ -27,6 +27,6 @@ pub use desk::Desk;
 pub use driver::{Driver, Instruction};
 pub use engines::{Engines, Movers};
 pub use mover::Mover;
-pub use open::{Gpus, Ground, OpenError, open};
+pub use open::{Gpus, Ground, OpenError, end_engines, open};
 pub use spec::{EngineSpec, Found, Incident, Inventory, Occupant};
 pub use station::Station;

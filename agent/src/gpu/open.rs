@@ -62,7 +62,7 @@ impl Default for Gpus {
 }
 
 /// What a station is made from.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Ground {
     /// Which GPUs.
     pub gpus: Gpus,
@@ -112,6 +112,26 @@ pub fn open(ground: Ground) -> Result<Option<Station>, OpenError> {
             open_driver(ground, driver, arena, most).map(Some)
         }
     }
+}
+
+/// Ends what an earlier agent started on a node that offers no GPUs any more: nobody else
+/// would. One that cannot be ended is said in the log, and tried again at the next start.
+pub async fn end_engines(ground: Ground) -> Result<(), OpenError> {
+    if !Records::are_kept(&ground.state_dir) {
+        return Ok(());
+    }
+    // Nobody hears of what they do on the way.
+    let (incidents, _) = mpsc::channel(INCIDENTS);
+    let mut care = JoinSet::new();
+    let launcher = launcher(ground, false, &incidents, &mut care)?;
+    for program in launcher.found().await {
+        let (engine, service) = (program.engine.0, &program.spec.service);
+        match launcher.end(program.engine).await {
+            Ok(()) => tracing::info!(engine, service, "ended an engine: no GPUs are offered"),
+            Err(trouble) => tracing::warn!(engine, service, %trouble, "an engine lives on"),
+        }
+    }
+    Ok(())
 }
 
 fn open_driver(

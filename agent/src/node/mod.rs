@@ -149,7 +149,7 @@ pub async fn start(config: AgentConfig, metrics: Arc<Metrics>) -> Result<NodeHan
     let engine = Engine::connect(&config.docker_socket).await?;
     engine.capabilities().await?;
     let root_dir = engine.root_dir().await?;
-    let station = gpu::open(gpu::Ground {
+    let offered = gpu::Ground {
         gpus: config.gpus.clone(),
         host: config.engine_memory,
         state_dir: config.state_dir.clone(),
@@ -157,10 +157,12 @@ pub async fn start(config: AgentConfig, metrics: Arc<Metrics>) -> Result<NodeHan
         docker: Some(engine.clone()),
         docker_config: config.docker_config.clone(),
         owner: owner.clone(),
-    })?;
-    let desk = match station {
-        Some(station) => Some(Desk::open(station).await),
-        None => None,
+    };
+    let desk = if let Some(station) = gpu::open(offered.clone())? {
+        Some(Desk::open(station).await)
+    } else {
+        gpu::end_engines(offered).await?;
+        None
     };
     let (reports_tx, reports_rx) = mpsc::channel(REPORTS);
     let ground = Arc::new(Ground {

@@ -50,8 +50,8 @@ impl Drop for StateDir {
     }
 }
 
-/// The station of a node with two fake GPUs.
-pub(crate) fn station(dir: &Path, owner: &str, docker: Option<Engine>) -> Station {
+/// A node with two fake GPUs.
+pub(crate) fn ground(dir: &Path, owner: &str, docker: Option<Engine>) -> Ground {
     let fake = FakeConfig {
         gpus: 2,
         memory: 10 << 20,
@@ -60,7 +60,7 @@ pub(crate) fn station(dir: &Path, owner: &str, docker: Option<Engine>) -> Statio
         load: 1 << 40,
         orders: Some(dir.join("orders")),
     };
-    let ground = Ground {
+    Ground {
         gpus: Gpus::Fake(fake),
         host: 100,
         state_dir: dir.to_owned(),
@@ -68,8 +68,12 @@ pub(crate) fn station(dir: &Path, owner: &str, docker: Option<Engine>) -> Statio
         docker,
         docker_config: None,
         owner: Owner { node: "node".into(), id: owner.into() },
-    };
-    let station = open(ground).unwrap().expect("fake GPUs");
+    }
+}
+
+/// Its station.
+pub(crate) fn station(dir: &Path, owner: &str, docker: Option<Engine>) -> Station {
+    let station = open(ground(dir, owner, docker)).unwrap().expect("fake GPUs");
     assert!(station.inventory.fake);
     station
 }

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use rollwright_agent::gpu::{Incident, Station};
+use rollwright_agent::gpu::{Gpus, Ground, Incident, Station, end_engines, open};
 use rollwright_core::gpu::{EngineId, Trouble};
 use rollwright_engine_sim::{Config, EngineSim};
 
-use crate::common::{LIMIT, StateDir, chunk, engine, footprint, incident, spec, station};
+use crate::common::{LIMIT, StateDir, chunk, engine, footprint, ground, incident, spec, station};
 
 const ENGINE: EngineId = EngineId(7);
 
@@ -64,6 +64,19 @@ async fn an_engine_outlives_its_agent_and_is_found_again() {
     assert_eq!(third.device.held(ENGINE, None).await, Ok(0));
     drop(third);
     assert_eq!(station(dir.path(), "found", None).found().await, []);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn engines_of_a_node_that_offers_no_gpus_any_more_are_ended() {
+    let dir = StateDir::new();
+    let station = station(dir.path(), "unused", None);
+    let pids = launched(&station).await;
+    drop(station);
+    assert!(pids.iter().all(|pid| alive(*pid)));
+    let unused = Ground { gpus: Gpus::Unused, ..ground(dir.path(), "unused", None) };
+    assert!(open(unused.clone()).unwrap().is_none());
+    end_engines(unused).await.unwrap();
+    assert!(pids.iter().all(|pid| !alive(*pid)), "nobody else would end it");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -11,6 +11,9 @@ use serde::{Deserialize, Serialize};
 use super::Program;
 use crate::gpu::spec::EngineSpec;
 
+/// Below the state directory of an agent.
+const DIR: &str = "engines";
+
 /// A file for each program, readable by the agent alone: environments may hold secrets.
 #[derive(Debug, Clone)]
 pub struct Records {
@@ -60,9 +63,14 @@ impl Record {
 impl Records {
     /// Below the agent's state directory.
     pub fn open(state_dir: &Path) -> std::io::Result<Self> {
-        let dir = state_dir.join("engines");
+        let dir = state_dir.join(DIR);
         std::fs::create_dir_all(&dir)?;
         Ok(Self { dir })
+    }
+
+    /// Whether an agent with GPUs has kept any there.
+    pub fn are_kept(state_dir: &Path) -> bool {
+        state_dir.join(DIR).exists()
     }
 
     /// Where what an engine prints is kept.
