@@ -140,9 +140,7 @@ class Sample:
     """Which version generated what."""
     finish: str
     """How its last turn ended: `stop`, `length`..."""
-    teacher_logprobs: Mapping[str, Sequence[float | None]] = field(
-        repr=False, default_factory=dict
-    )
+    teacher_logprobs: Mapping[str, Sequence[float | None]] = field(repr=False, default_factory=dict)
     """What each teacher of the job gives the tokens, by its name; `None` where not generated."""
 
     @classmethod
