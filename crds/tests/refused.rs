@@ -1,6 +1,6 @@
 //! Every document under `tests/refused/` is refused, with the sentence in its first
 //! line; its second line says who refuses it: a CEL `rule` of the definition, its
-//! `schema`, or only `us` (the API server checks such things elsewhere or not at all).
+//! `schema`, only `us` (the API server checks such things elsewhere), or `us alone`.
 
 #![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
 

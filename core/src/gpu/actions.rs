@@ -9,6 +9,9 @@ use crate::fault::{Fault, FaultKind};
 use crate::ids::ActionId;
 use crate::time::Time;
 
+/// Reason of the fault of an action whose engine could not be reached.
+pub const ENGINE_UNREACHABLE: &str = "EngineUnreachable";
+
 impl Pool {
     pub(super) fn submit(&mut self, id: ActionId, kind: Kind, deadline: Time) {
         if self.actions.contains_key(&id) {
@@ -75,7 +78,12 @@ impl Pool {
         if result.is_ok() {
             self.learned.measured(kind, Phase::Run, now.since(started));
         }
+        let silent = result.as_ref().is_err_and(|fault| fault.reason == ENGINE_UNREACHABLE);
         self.end(id, result);
+        if silent {
+            // Its process lives, and serves nobody: the next call must not be sent there.
+            self.broke(on, &Trouble::NoAnswer, now);
+        }
     }
 
     /// A cancelled action did not end: its engine is of no use.

@@ -36,6 +36,7 @@ mod proof;
 #[cfg(test)]
 mod tests;
 
+pub use actions::ENGINE_UNREACHABLE;
 pub use chunk::{Chunk, Degree, InvalidDegree, MOST_GPUS};
 pub use chunks::{Barred, Chunks, EngineId, Kind, Place, ServiceIndex, Tenant};
 pub use command::Command;

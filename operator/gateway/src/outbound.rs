@@ -179,7 +179,7 @@ pub(crate) fn bearer(token: &str) -> Option<HeaderValue> {
 }
 
 /// Seconds or a date, as RFC 9110 (10.2.3) has it; at most an hour.
-pub(crate) fn retry_after(value: &HeaderValue) -> Option<Duration> {
+fn retry_after(value: &HeaderValue) -> Option<Duration> {
     let text = value.to_str().ok()?.trim();
     let wait = match text.parse::<u64>() {
         Ok(seconds) => Duration::from_secs(seconds),

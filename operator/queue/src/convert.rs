@@ -296,7 +296,11 @@ impl Weigh for pb::QueueMessage {
         let payload = match &self.message {
             Some(Message::StartAction(start)) => start.command.as_ref().map_or(0, command_bytes),
             Some(Message::FileData(file)) => file.data.len(),
-            Some(Message::StartCall(call)) => call.body.len(),
+            Some(Message::StartCall(call)) => {
+                let headers = call.headers.iter();
+                let headers = headers.map(|header| header.name.len() + header.value.len() + 16);
+                call.body.len() + headers.sum::<usize>()
+            }
             _ => 0,
         };
         128 + payload

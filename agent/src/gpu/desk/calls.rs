@@ -12,7 +12,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use rollwright_core::fault::Fault;
-use rollwright_core::gpu::EngineId;
+use rollwright_core::gpu::{ENGINE_UNREACHABLE, EngineId};
 use rollwright_core::ids::ActionId;
 use rollwright_proto::v1 as pb;
 
@@ -93,7 +93,7 @@ impl Calls {
         })?;
         let gone = |what: &str, error: &dyn std::fmt::Display| {
             let message = format!("the engine {what}: {error}");
-            infrastructure("EngineUnreachable", message)
+            infrastructure(ENGINE_UNREACHABLE, message)
         };
         let reply = self.client.request(request).await;
         let (parts, body) = reply.map_err(|error| gone("did not answer", &error))?.into_parts();

@@ -2,8 +2,10 @@
 
 use super::reports::Outcome;
 use super::world::{MEMORY, World, action, kind, node, secs, service, services};
-use crate::fault::FaultKind;
-use crate::gpu::{Degree, Event, Order, Phase, Residency, ServiceIndex, Trouble};
+use crate::fault::{Fault, FaultKind};
+use crate::gpu::{
+    Degree, ENGINE_UNREACHABLE, Event, Order, Phase, Residency, ServiceIndex, Trouble,
+};
 
 /// One GPU, and two services that do not fit on it together.
 pub(super) fn pair() -> World {
@@ -229,6 +231,22 @@ fn an_engine_that_dies_takes_its_actions_with_it() {
     let engine = *world.processes.keys().next().unwrap();
     world.die(engine);
     assert_eq!((reason(&world, 0), reason(&world, 1)), ("EngineDied", "EngineDied"));
+    world.settle();
+    world.pass(secs(2));
+    world.settle();
+    assert_eq!(world.result(2), Some(Ok(())));
+}
+
+#[test]
+fn an_engine_that_cannot_be_reached_is_ended_though_its_process_lives() {
+    let mut world = pair();
+    (0..3).for_each(|n| world.submit(n, kind(0, 1), 1000));
+    world.report(0, Outcome::Good);
+    let engine = *world.processes.keys().next().unwrap();
+    world.processes.get_mut(&engine).unwrap().running.remove(&action(0));
+    let fault = Fault::new(FaultKind::Infrastructure, ENGINE_UNREACHABLE, "refused");
+    world.send(Event::Finished { action: action(0), engine, result: Err(fault) });
+    assert_eq!((reason(&world, 0), reason(&world, 1)), (ENGINE_UNREACHABLE, "EngineMute"));
     world.settle();
     world.pass(secs(2));
     world.settle();

@@ -45,7 +45,10 @@ impl Dialect {
                 ("/classify", serde_json::to_vec(&body))
             }
             (Ask::Pooling, _) => {
-                let body = json!({"model": self.model, "input": self.tokens(subject)?});
+                // Of a classifier its raw number, not what a sigmoid makes of it.
+                let body = json!({
+                    "model": self.model, "input": self.tokens(subject)?, "use_activation": false,
+                });
                 ("/pooling", serde_json::to_vec(&body))
             }
             (Ask::LogProbs, EngineType::SGLang) => {

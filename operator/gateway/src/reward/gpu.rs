@@ -3,8 +3,7 @@
 
 use std::sync::Arc;
 
-use http::header::RETRY_AFTER;
-use http::{HeaderValue, StatusCode};
+use http::StatusCode;
 use rollwright_core::fault::{Fault, FaultKind};
 use rollwright_crds::reward::GpuReward;
 use rollwright_proto::v1 as pb;
@@ -15,7 +14,7 @@ use super::judge::{self, Judge};
 use super::name::name;
 use super::subject::Subject;
 use crate::actions::{Actions, Guard, Release};
-use crate::outbound::{self, Proxy, Reply};
+use crate::outbound::{Proxy, Reply};
 
 /// Bytes of an answer taken at most: log-probabilities of a long context.
 const MOST: usize = 32 << 20;
@@ -98,9 +97,8 @@ async fn queued(
         let message = format!("reward service {service} answered status {}", answer.status);
         Fault::new(FaultKind::Infrastructure, "RewardFailed", message)
     })?;
-    let wait = answer.headers.iter().find(|header| RETRY_AFTER.as_str() == header.name);
-    let wait = wait.and_then(|header| HeaderValue::from_str(&header.value).ok());
-    let retry_after = wait.as_ref().and_then(outbound::retry_after);
-    let reply = Reply { status, retry_after, body: answer.body };
+    // What the engine says of coming again is not heeded: the same attempt would be given this
+    // stored answer for as long as it is kept.
+    let reply = Reply { status, retry_after: None, body: answer.body };
     judge::succeeded(reply, service, None)
 }

@@ -250,9 +250,12 @@ impl Gpu {
         let Some(call) =
             self.calls.get_mut(&action).filter(|call| call.run.as_ref().is_some_and(here))
         else {
-            // Nobody waits for it any more. The engine is free all the same.
-            self.events.push_back((at, Event::Finished { action: action.clone(), engine, result }));
-            self.work();
+            // Nobody waits for it any more. The engine is free all the same, if it is that node's.
+            if self.pools[at].is_at(engine, node) {
+                let action = action.clone();
+                self.events.push_back((at, Event::Finished { action, engine, result }));
+                self.work();
+            }
             return self.acknowledge(node, &action);
         };
         if let Some(service) = label {

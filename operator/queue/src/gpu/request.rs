@@ -17,8 +17,42 @@ pub(crate) const MAX_BODY: usize = 4 << 20;
 /// Longest path, and all headers together.
 const MAX_PATH: usize = 8 << 10;
 const MAX_HEADERS: usize = 32 << 10;
+/// Headers of a request, and sizes that it may list.
+const MAX_HEADER_COUNT: usize = 128;
+const MAX_DEGREES: usize = 4;
 /// Longest time that a request may ask for.
 const MAX_DURATION: Duration = Duration::from_hours(24);
+
+/// Parts of the paths that move an engine, or change what it serves: the agent's alone.
+const OF_THE_AGENT: [&str; 27] = [
+    "abort_request",
+    "abort_requests",
+    "collective_rpc",
+    "continue_generation",
+    "destroy_weights_update_group",
+    "finish_weight_update",
+    "flush_cache",
+    "init_weight_transfer_engine",
+    "init_weights_update_group",
+    "load_lora_adapter",
+    "pause",
+    "pause_generation",
+    "release_memory_occupation",
+    "reset_prefix_cache",
+    "resume",
+    "resume_memory_occupation",
+    "set_internal_state",
+    "sleep",
+    "start_weight_update",
+    "unload_lora_adapter",
+    "update_weight_version",
+    "update_weights",
+    "update_weights_from_disk",
+    "update_weights_from_distributed",
+    "update_weights_from_ipc",
+    "update_weights_from_tensor",
+    "wake_up",
+];
 
 /// Headers that are of one connection, or of the caller alone.
 const NOT_PASSED: [&str; 15] = [
@@ -56,6 +90,9 @@ impl Asked {
         let deadline = |field, value| convert::duration_to(field, value, MAX_DURATION);
         let queue_deadline = deadline("queue_deadline", request.queue_deadline.as_ref())?;
         let timeout = deadline("timeout", request.timeout.as_ref())?;
+        if request.degrees.len() > MAX_DEGREES {
+            return Err(user("InvalidDegree", "degrees are at most 1, 2, 4 and 8"));
+        }
         let degrees = request.degrees.iter().map(|gpus| Degree::new(*gpus));
         let degrees: Result<Vec<Degree>, _> = degrees.collect();
         let degrees = degrees.map_err(|error| user("InvalidDegree", error.to_string()))?;
@@ -75,12 +112,22 @@ impl Asked {
             );
             return Err(user("InvalidPath", message));
         }
+        if moves_an_engine(path) {
+            let message = format!(
+                "path `{path}` moves an engine or changes what it serves, which the queue alone does: ask for scores, completions and the like"
+            );
+            return Err(user("Forbidden", message));
+        }
         if request.body.len() > MAX_BODY {
             return Err(user("BodyTooLarge", "the body must be at most 4 MiB"));
         }
         if wants_stream(&request.body) {
             let message = "answers of reward services are not streamed: leave `stream` out, or set it to false";
             return Err(user("StreamingUnsupported", message));
+        }
+        if request.headers.len() > MAX_HEADER_COUNT {
+            let message = format!("there may be {MAX_HEADER_COUNT} headers at most");
+            return Err(user("HeadersTooLarge", message));
         }
         request.headers.retain(|header| is_passed(&header.name));
         let bytes = request.headers.iter().map(|header| header.name.len() + header.value.len());
@@ -93,7 +140,9 @@ impl Asked {
 
     /// About how many bytes it takes in memory.
     pub(super) fn bytes(&self) -> usize {
-        1024 + self.request.body.len() + self.request.path.len()
+        let headers = self.request.headers.iter();
+        let headers = headers.map(|header| 64 + header.name.len() + header.value.len());
+        1024 + self.request.body.len() + self.request.path.len() + headers.sum::<usize>()
     }
 
     /// The job that pays, and the service's id at this queue.
@@ -125,6 +174,15 @@ impl Asked {
 pub(crate) fn is_passed(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     !NOT_PASSED.contains(&name.as_str()) && !name.starts_with("x-rollwright-")
+}
+
+/// Whether an engine may take the path for one of the agent's. Escapes and empty or dotted
+/// parts, by which one path is written in many ways, are taken for such.
+fn moves_an_engine(path: &str) -> bool {
+    let path = path.split(['?', '#']).next().unwrap_or_default();
+    let disguised = path.contains('%') || path.contains("//");
+    disguised
+        || path.split('/').any(|part| matches!(part, "." | "..") || OF_THE_AGENT.contains(&part))
 }
 
 /// Whether a JSON body asks for a streamed answer.
@@ -160,6 +218,11 @@ mod tests {
             ("score", "", "InvalidPath"),
             ("/a b", "", "InvalidPath"),
             ("/v1/chat/completions", r#"{"stream": true}"#, "StreamingUnsupported"),
+            ("/sleep?level=2", "", "Forbidden"),
+            ("/wake_up", "", "Forbidden"),
+            ("/v1//../sleep", "", "Forbidden"),
+            ("/slee%70", "", "Forbidden"),
+            ("/v1/load_lora_adapter", "", "Forbidden"),
         ] {
             assert_eq!(reason(request(path, body)).as_deref(), Some(wanted), "{path} {body}");
         }
@@ -169,6 +232,12 @@ mod tests {
             reason(request)
         };
         assert_eq!(with(|r| r.degrees = vec![3]).as_deref(), Some("InvalidDegree"));
+        assert_eq!(with(|r| r.degrees = vec![1; 5]).as_deref(), Some("InvalidDegree"));
+        let many = vec![pb::CallHeader::default(); 129];
+        assert_eq!(
+            reason(pb::CallRequest { headers: many, ..request("/score", "") }).as_deref(),
+            Some("HeadersTooLarge")
+        );
         assert_eq!(with(|r| r.method = "PUT".into()).as_deref(), Some("InvalidMethod"));
         assert_eq!(
             with(|r| r.body = vec![0; MAX_BODY + 1].into()).as_deref(),
