@@ -64,7 +64,7 @@ pub struct Engine {
     #[schemars(length(min = 1, max = 512))]
     #[x_kube(validation = (
         "self.matches('^[^ \\t\\r\\n]+$')",
-        "image is an image reference without spaces, for example \"vllm/vllm-openai:v0.11.0\""
+        "image is an image reference without spaces, for example \"vllm/vllm-openai:v0.18.1\""
     ))]
     pub image: String,
     /// Arguments added to ours.

@@ -125,7 +125,7 @@ impl Model {
 
 impl Engine {
     pub(super) fn check(&self, check: &mut Check<'_>) {
-        check.image(&self.image, "vllm/vllm-openai:v0.11.0");
+        check.image(&self.image, "vllm/vllm-openai:v0.18.1");
         check.count("args", self.args.len(), 0..=256);
         check.count("env", self.env.len(), 0..=256);
         check.count("secretEnv", self.secret_env.len(), 0..=64);

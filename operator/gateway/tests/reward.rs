@@ -86,7 +86,7 @@ fn reward(said: &Said) -> f64 {
 fn model(ask: &str, address: SocketAddr) -> Scorer {
     let spec = json!({
         "queue": "q", "pool": "p", "model": {"path": "m"}, "degrees": [1], "ask": ask,
-        "engine": {"type": "vLLM", "image": "vllm/vllm-openai:v0.11.0"},
+        "engine": {"type": "vLLM", "image": "vllm/vllm-openai:v0.18.1"},
         "footprints": [{"degree": 1, "device": "20Gi"}],
     });
     let spec: GpuReward = serde_json::from_value(spec).unwrap();

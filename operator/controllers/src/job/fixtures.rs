@@ -16,7 +16,7 @@ pub(crate) fn job(spec: &str) -> RolloutJob {
 pub(crate) fn spec(allocation: &str, more: &str) -> String {
     format!(
         "  model: {{path: Qwen/Qwen3-4B, maxTokens: 32768}}\n  engine: {{type: vLLM, image: \
-         'vllm/vllm-openai:v0.11.0'}}\n  rollout: {{groupSize: 8, batchGroups: 4}}\n  \
+         'vllm/vllm-openai:v0.18.1'}}\n  rollout: {{groupSize: 8, batchGroups: 4}}\n  \
          allocation: {allocation}\n{more}"
     )
 }
