@@ -38,6 +38,8 @@ const PULL: Duration = Duration::from_hours(1);
 const CARE: Duration = Duration::from_secs(1);
 /// Bytes of shared memory: engines of several GPUs talk through it.
 const SHARED: i64 = 8 << 30;
+/// Processes and threads of one engine: frameworks start hundreds for each GPU.
+const MAX_THREADS: i64 = 16_384;
 
 /// Starts containers.
 pub struct Containers {
@@ -191,6 +193,7 @@ impl Containers {
             // Pinned memory of the host is locked memory.
             ulimits: self.gpus.then(|| vec![unlimited]),
             shm_size: Some(SHARED),
+            pids_limit: Some(MAX_THREADS),
             cap_drop: Some(vec!["ALL".into()]),
             security_opt: Some(vec!["no-new-privileges:true".into()]),
             privileged: Some(false),
