@@ -11,6 +11,9 @@ const FADE: f64 = 1.0 - 1.0 / 128.0;
 /// Durations that the assumed serial fraction counts for. Durations at one degree say
 /// nothing of it, so that there it stands.
 const WEIGHT: f64 = 1.0;
+/// Durations at the same units that the law counts for: not everything obeys it, and what
+/// starts a worker for each core may be slower on more of them.
+const LAW_WEIGHT: f64 = 2.0;
 /// Seconds; nothing is quicker.
 const LEAST: f64 = 1e-6;
 
@@ -35,6 +38,11 @@ pub(super) struct Amdahl {
 }
 
 impl Amdahl {
+    /// Of an action that takes a second on one core.
+    pub(super) fn of_one_second(serial: f64) -> Self {
+        Self { serial, parallel: 1.0 - serial }
+    }
+
     pub(super) fn one_core(self) -> f64 {
         self.serial + self.parallel
     }
@@ -45,6 +53,27 @@ impl Amdahl {
 
     pub(super) fn seconds(self, units: Units) -> f64 {
         self.serial + self.parallel / units.as_f64().max(1.0)
+    }
+}
+
+/// How long actions last by their units: as measured at those units, else as the law has it
+/// that fits what was measured at others.
+#[derive(Debug)]
+pub(super) struct Curve<'a> {
+    pub(super) law: Amdahl,
+    levels: &'a [Level],
+}
+
+impl Curve<'_> {
+    /// Of an action on `units`, a core or more.
+    pub(super) fn seconds(&self, units: Units) -> f64 {
+        let law = self.law.seconds(units);
+        let Some(level) = self.levels.iter().find(|level| level.units == units) else { return law };
+        (level.weight * level.mean + LAW_WEIGHT * law) / (level.weight + LAW_WEIGHT)
+    }
+
+    pub(super) fn one_core(&self) -> f64 {
+        self.seconds(Units::cores(1))
     }
 }
 
@@ -68,7 +97,8 @@ impl Scaling {
         let seconds = seconds.max(LEAST);
         if let Some(level) = self.levels.iter_mut().find(|level| level.units == units) {
             level.weight += 1.0;
-            level.mean += (seconds - level.mean) / level.weight;
+            // The first found cold files and counts half of the second, and so on.
+            level.mean += (seconds - level.mean) * 2.0 / (level.weight + 1.0);
             return;
         }
         if self.levels.len() == LEVELS {
@@ -86,9 +116,15 @@ impl Scaling {
         self.levels.iter().map(|level| level.weight).sum()
     }
 
+    /// What follows from all durations, with the serial fraction `assumed` where they do not
+    /// tell it. `None` without durations.
+    pub(super) fn curve(&self, assumed: f64) -> Option<Curve<'_>> {
+        Some(Curve { law: self.law(assumed)?, levels: &self.levels })
+    }
+
     /// Least squares of the relative errors of `serial + parallel / units`, both at least
     /// 0, and of the serial fraction against `assumed`. `None` without durations.
-    pub(super) fn fit(&self, assumed: f64) -> Option<Amdahl> {
+    fn law(&self, assumed: f64) -> Option<Amdahl> {
         let weight = self.weight();
         if weight <= 0.0 {
             return None;

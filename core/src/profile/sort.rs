@@ -2,7 +2,7 @@
 
 use super::ProfileKey;
 use super::kept::Kept;
-use super::scaling::{Amdahl, Scaling};
+use super::scaling::{Amdahl, Curve, Scaling};
 use super::sketch::Sketch;
 use crate::elastic::{InvalidWork, Work};
 use crate::resources::{UnitChoice, Units};
@@ -91,8 +91,8 @@ impl Sort {
             self.uses(rate.min(1.0));
         }
         self.scaling.learn(level, alone);
-        if let Some(fitted) = self.scaling.fit(UNKNOWN.fraction()) {
-            let slower = fitted.one_core() / fitted.seconds(level).max(1e-9);
+        if let Some(curve) = self.scaling.curve(UNKNOWN.fraction()) {
+            let slower = curve.one_core() / curve.seconds(level).max(1e-9);
             self.durations.insert(alone * slower);
         }
         self.is_news()
@@ -106,8 +106,8 @@ impl Sort {
     }
 
     fn is_news(&mut self) -> bool {
-        let Some(fitted) = self.scaling.fit(UNKNOWN.fraction()) else { return false };
-        let now = (fitted.one_core(), fitted.fraction());
+        let Some(curve) = self.scaling.curve(UNKNOWN.fraction()) else { return false };
+        let now = (curve.one_core(), curve.law.fraction());
         let news = self.told.is_none_or(|(seconds, fraction)| {
             (now.0 - seconds).abs() > NEWS * seconds || (now.1 - fraction).abs() > NEWS
         });
@@ -117,14 +117,11 @@ impl Sort {
         news
     }
 
-    /// One core's seconds and how they scale. What was measured outweighs a prior by the
-    /// square of its number, so that a prior that is ten times wrong is soon forgotten.
-    fn estimate(&self, prior: Prior, said: Prior) -> Amdahl {
-        let assumed = prior.serial.unwrap_or(UNKNOWN.fraction());
-        let measured = self.scaling.fit(assumed);
-        let serial = said.serial.or(measured.map(Amdahl::fraction)).unwrap_or(assumed);
-        let learned = measured.map(|measured| {
-            let seconds = measured.one_core();
+    /// Seconds on one core. What was measured outweighs a prior by the square of its number,
+    /// so that a prior that is ten times wrong is soon forgotten.
+    fn one_core(&self, curve: Option<&Curve<'_>>, prior: Prior, said: Prior) -> f64 {
+        let learned = curve.map(|curve| {
+            let seconds = curve.one_core();
             let Some(before) = prior.seconds else { return seconds };
             let weight = self.scaling.weight();
             let prior_weight = 1.0 / (1.0 + weight * weight);
@@ -133,8 +130,7 @@ impl Sort {
             log.exp()
         });
         let seconds = said.seconds.or(learned).or(prior.seconds);
-        let seconds = seconds.unwrap_or(UNKNOWN.one_core());
-        Amdahl { serial: seconds * serial, parallel: seconds * (1.0 - serial) }
+        seconds.unwrap_or(UNKNOWN.one_core())
     }
 
     /// On a share an action that uses less than it is as quick as on a core of its own;
@@ -148,14 +144,18 @@ impl Sort {
         if let Some(got) = said.serial.or(prior.serial).filter(|s| !(0.0..=1.0).contains(s)) {
             return Err(InvalidWork::Serial { got });
         }
-        let estimate = self.estimate(prior, said);
+        let assumed = prior.serial.unwrap_or(UNKNOWN.fraction());
+        let curve = self.scaling.curve(assumed);
+        let one_core = self.one_core(curve.as_ref(), prior, said);
+        let part = |units: Units| match (said.serial, &curve) {
+            (None, Some(curve)) => curve.seconds(units) / curve.one_core().max(1e-9),
+            (said, _) => Amdahl::of_one_second(said.unwrap_or(assumed)).seconds(units),
+        };
         let used = self.cores_used.map_or(1.0, |(mean, _)| mean);
         let seconds = |units: Units| {
-            if units.is_share() {
-                estimate.one_core() * (used / units.as_f64()).max(1.0)
-            } else {
-                estimate.seconds(units)
-            }
+            let slower =
+                if units.is_share() { (used / units.as_f64()).max(1.0) } else { part(units) };
+            one_core * slower
         };
         Work::new(units, seconds)
     }
@@ -163,7 +163,7 @@ impl Sort {
     /// Seconds in all of those actions that last longer than `elapsed`.
     pub(super) fn longer_than(&self, work: &Work, units: Units, elapsed: f64) -> Option<f64> {
         let expected = work.choices().iter().find(|choice| choice.units == units)?.seconds;
-        let one_core = self.scaling.fit(UNKNOWN.fraction())?.one_core();
+        let one_core = self.scaling.curve(UNKNOWN.fraction())?.one_core();
         if expected <= 0.0 || one_core <= 0.0 {
             return None;
         }

@@ -150,6 +150,19 @@ fn without_a_second_degree_the_serial_part_is_the_manifests() {
 }
 
 #[test]
+fn what_is_slower_on_more_cores_is_known_to_be() {
+    let mut profiles = Profiles::default();
+    // The first found cold files.
+    for (units, seconds) in [(1.0, 4.0), (2.0, 2.6), (1.0, 1.9), (2.0, 2.6), (1.0, 1.9)] {
+        profiles.learn(&key(0), sample(units, seconds, seconds));
+    }
+    let work = work(&mut profiles, Prior::default());
+    assert_eq!(work.at_most(2).units, Units::cores(1), "{work:?}");
+    let one = seconds(&work, 1.0);
+    assert!((1.9..2.4).contains(&one), "{one}");
+}
+
+#[test]
 fn what_is_said_of_an_action_is_not_learned_over() {
     let mut profiles = Profiles::default();
     for _ in 0..50 {

@@ -10,13 +10,15 @@
 //! action, those that are submitted within its own work after it; and the decision
 //! itself passes the first of the view only where that does not delay it.
 
+use std::time::Duration;
+
 use super::action::{Place, Waiter};
 use super::command::Outcome;
 use super::held::Held;
 use super::node::Node;
 use super::{Queue, Seq, Timer};
 use crate::cpu::CpuGrant;
-use crate::elastic::{Decision, Elastic, Line, Running, Waiting, Work};
+use crate::elastic::{Decision, Elastic, Given, Line, Running, Waiting, Work};
 use crate::fault::{Fault, FaultKind};
 use crate::ids::NodeId;
 use crate::profile::ProfileKey;
@@ -25,6 +27,12 @@ use crate::time::Time;
 
 /// Waiting actions of a line that a decision is shown; the rest only counts.
 const SHOWN: usize = 96;
+
+/// What would get more than its least units waits this part of its time, and no longer than
+/// [`GATHER_MOST`], for those that are submitted together with it: submissions come one by
+/// one, and what has begun on many cores does not give them back.
+const GATHER: f64 = 1.0 / 200.0;
+const GATHER_MOST: Duration = Duration::from_millis(20);
 
 /// What is to be done with a line next.
 enum Step {
@@ -38,6 +46,8 @@ enum Step {
 struct Decided {
     resizes: Vec<(Seq, Units)>,
     starts: Vec<(Seq, Units)>,
+    /// When the first is due of those that wait for others to come.
+    gathers: Option<Time>,
     /// There may be more to do when this is done.
     more: bool,
 }
@@ -45,6 +55,7 @@ struct Decided {
 impl Queue {
     pub(super) fn serve_line(&mut self, id: &NodeId) {
         self.expect_the_late(id);
+        let mut gathers = None;
         while let Some(step) = self.next_step(id) {
             let waited = self.nodes.get(id).map(|node| node.line.len());
             let more = match step {
@@ -54,7 +65,8 @@ impl Queue {
                     }
                     true
                 }
-                Step::Do(Decided { resizes, starts, mut more }) => {
+                Step::Do(Decided { resizes, starts, gathers: due, mut more }) => {
+                    gathers = due;
                     for (seq, units) in resizes {
                         self.resize(id, seq, units);
                     }
@@ -69,7 +81,7 @@ impl Queue {
                 break;
             }
         }
-        self.wake_for_line(id);
+        self.wake_for_line(id, gathers);
     }
 
     /// What can be done at once, if anything.
@@ -132,13 +144,18 @@ impl Queue {
         };
         let Decision { resizes, starts } = elastic.decide(&line);
         let resizes = resizes.into_iter().map(|given| (seqs[given.index], given.units));
-        let starts = starts.into_iter().map(|given| (order[given.index].0.seq, given.units));
-        let (resizes, starts): (Vec<_>, Vec<_>) = (resizes.collect(), starts.collect());
+        let resizes: Vec<_> = resizes.collect();
+        let due = |given: &Given| gathers(order[given.index], given.units);
+        let later: Vec<Time> =
+            starts.iter().filter_map(due).filter(|due| *due > self.now).collect();
+        let gathers = later.iter().copied().min();
+        let now = starts.into_iter().filter(|given| due(given).is_none_or(|due| due <= self.now));
+        let starts = now.map(|given| (order[given.index].0.seq, given.units)).collect::<Vec<_>>();
         // All that was looked at starts: look at what stands behind it. A share that was
         // thought to take a core may have found room on one that is kept.
         let inside = spare > 0 && starts.iter().any(|(_, units)| units.is_share());
         let more = inside || starts.len() == SHOWN;
-        Some(Step::Do(Decided { resizes, starts, more }))
+        Some(Step::Do(Decided { resizes, starts, gathers, more }))
     }
 
     /// False where it went to wait for quota instead.
@@ -187,11 +204,12 @@ impl Queue {
     }
 
     /// Where the decision was to wait although there is room, it is made again when what
-    /// it waits for should have happened.
-    fn wake_for_line(&mut self, id: &NodeId) {
+    /// it waits for should have happened, or others should have come.
+    fn wake_for_line(&mut self, id: &NodeId, gathers: Option<Time>) {
         let Some(node) = self.nodes.get_mut(id) else { return };
         let waits = node.connected && node.line.len() > 0 && node.cpu.free() > 0;
-        let at = waits.then(|| node.running.values().map(|held| held.ends).min()).flatten();
+        let ends = waits.then(|| node.running.values().map(|held| held.ends).min()).flatten();
+        let at = ends.into_iter().chain(gathers).min();
         if let Some(before) = std::mem::replace(&mut node.wakes, at).filter(|old| Some(*old) != at)
         {
             self.timers.remove(&(before, Timer::Line(id.clone())));
@@ -253,6 +271,23 @@ fn running(node: &Node, now: Time) -> (Vec<(Seq, Running<'_>)>, u64) {
     (views, spare)
 }
 
+/// Until when a waiting action gathers others that gets more than its least units; `None`
+/// where it does not, or can be made smaller at any time.
+fn gathers((place, waiter): (&Place, &Waiter), units: Units) -> Option<Time> {
+    let least = waiter.work.least();
+    if units == least.units || waiter.malleable {
+        return None;
+    }
+    let wait = Duration::try_from_secs_f64(least.seconds * GATHER).unwrap_or(GATHER_MOST);
+    Some(submitted(place.rank, &waiter.work) + wait.min(GATHER_MOST))
+}
+
+/// When a work of this rank was submitted.
+fn submitted(rank: Time, work: &Work) -> Time {
+    let own = work.rank(Time::ZERO).as_nanos();
+    Time::from_nanos(rank.as_nanos().saturating_sub(own))
+}
+
 /// The view of what waits. Its order, fair between jobs, is the order of the ranks that
 /// it is given: where it is not that of the ranks themselves one counts as submitted
 /// later.
@@ -261,8 +296,7 @@ fn waiting<'a>(order: &[(&Place, &'a Waiter)]) -> Vec<Waiting<'a>> {
     let view = |(place, waiter): &(&Place, &'a Waiter)| {
         rank = rank.max(place.rank);
         let work: &Work = &waiter.work;
-        let own = work.rank(Time::ZERO).as_nanos();
-        let submitted = Time::from_nanos(rank.as_nanos().saturating_sub(own));
+        let submitted = submitted(rank, work);
         rank = work.rank(submitted);
         Waiting { work, submitted, resizable: waiter.malleable }
     };

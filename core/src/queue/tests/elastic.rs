@@ -28,6 +28,7 @@ fn mean_act(policy: Policy, cores: u32, actions: &[(f64, f64, f64)]) -> f64 {
 fn a_lone_action_gets_all_cores_and_one_among_many_gets_few() {
     let mut timed = timed(8, 1);
     timed.submit(0, 0, foreseen(DEGREES, 80.0, 0.05));
+    timed.gather();
     assert_eq!(timed.units(0), Some(8.0));
     timed.run_until(100.0);
     for a in 1..62 {
@@ -38,6 +39,7 @@ fn a_lone_action_gets_all_cores_and_one_among_many_gets_few() {
     let early: f64 = (2..34).map(units).sum::<f64>() / 32.0;
     assert!(early < 2.0, "with so many waiting a core each is best: {early}");
     timed.submit(62, 0, foreseen(DEGREES, 8.0, 0.1));
+    timed.gather();
     assert_eq!(timed.units(62), Some(8.0), "alone again");
 }
 
@@ -105,6 +107,7 @@ fn durations_are_learned_and_light_actions_share_a_core() {
         timed.run_until(timed.now + 20.0);
     }
     timed.submit(40, 0, unforeseen(units, 1.0, 1.0));
+    timed.gather();
     assert_eq!(timed.units(40), Some(1.0), "promoted");
 }
 
@@ -123,6 +126,52 @@ fn what_is_not_known_is_not_given_the_cores_that_others_wait_for() {
     timed.run_until(timed.now + 100.0);
     let wide = (2..7).filter(|a| timed.started[&action(*a)].0.as_f64() > 1.0).count();
     assert!(wide <= 1, "the last may have both cores: {wide}");
+}
+
+/// Suites on two cores that are asked for one by one at nearly the same moment; each core beyond
+/// the first makes them slower by `drag`. The mean completion time of 1, 2, 3 and 5 at once.
+fn suites_at_once(policy: Policy, serial: f64, drag: f64) -> [f64; 4] {
+    const ROUNDS: usize = 6;
+    let mut timed = Timed::new(Config { policy, ..Config::default() }, 2, 5);
+    let suite = |units: &'static [f64], seconds| {
+        let mut suite = unforeseen(units, seconds, serial);
+        suite.truth.drag = drag;
+        suite
+    };
+    for a in 0..6 {
+        // The first of all finds cold files.
+        let units: &[f64] = if a % 2 == 0 { &[1.0] } else { &[2.0] };
+        timed.submit(a, 0, suite(units, if a == 0 { 3.8 } else { 1.9 }));
+        timed.run_until(timed.now + 10.0);
+    }
+    let mut a = 6;
+    [1, 2, 3, 5].map(|at_once| {
+        let mut sum = 0.0;
+        for _ in 0..ROUNDS {
+            let begun = timed.now;
+            for t in 0..at_once {
+                timed.run_until(begun + t as f64 * 1e-3);
+                timed.submit(a + t, t, suite(&[1.0, 2.0], 1.9));
+            }
+            timed.run_until(begun + 50.0);
+            sum += (a..a + at_once).map(|a| timed.ended[&action(a)] - begun).sum::<f64>();
+            a += at_once;
+        }
+        sum / (ROUNDS * at_once) as f64
+    })
+}
+
+#[test]
+fn those_who_come_together_are_seen_together() {
+    for (serial, drag) in [(1.0, 0.4), (1.0, 0.1), (1.0, 0.0), (0.9, 0.0), (0.7, 0.0), (0.3, 0.0)] {
+        let ours = suites_at_once(Policy::Elastic, serial, drag);
+        let fixed = [1, 2].map(Units::cores);
+        let fixed = fixed.map(|dop| suites_at_once(Policy::FixedDop { dop }, serial, drag));
+        for (load, ours) in ours.into_iter().enumerate() {
+            let best = fixed[0][load].min(fixed[1][load]);
+            assert!(ours <= 1.12 * best, "{serial}, {drag}, load {load}: {ours} against {best}");
+        }
+    }
 }
 
 #[test]

@@ -9,7 +9,9 @@ impl Queue {
         for (id, node) in self.nodes.iter().filter(|(_, node)| node.connected) {
             let held = node.cpu.free() + self.kept(node.cpu.capacity()) < node.cpu.capacity();
             let waits = node.line.first(&self.cpu_share, self.now).is_some();
-            assert!(!waits || held, "the line of {id} waits for nothing");
+            let wakes = |at| self.timers.contains(&(at, Timer::Line(id.clone())));
+            let gathers = node.wakes.is_some_and(wakes);
+            assert!(!waits || held || gathers, "the line of {id} waits for nothing");
         }
         for (name, line) in &self.quotas {
             let timer = self.timers.iter().any(|(_, t)| *t == Timer::QuotaRoom(name.clone()));

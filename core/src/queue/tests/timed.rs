@@ -21,6 +21,8 @@ pub(super) struct Truth {
     pub(super) work: Work,
     /// Part of a core that it uses when it has it.
     pub(super) cpu: f64,
+    /// What each core beyond the first adds to its time, as a part of it.
+    pub(super) drag: f64,
 }
 
 #[derive(Debug)]
@@ -132,7 +134,9 @@ impl Timed {
     fn pace(&self, action: &ActionId) -> f64 {
         let units = self.running[action].units;
         let choices = self.truths[action].work.choices();
-        choices.iter().rfind(|choice| choice.units <= units).unwrap_or(&choices[0]).seconds
+        let seconds =
+            choices.iter().rfind(|choice| choice.units <= units).unwrap_or(&choices[0]).seconds;
+        seconds * (1.0 + self.truths[action].drag * (units.as_f64() - 1.0).max(0.0))
     }
 
     /// Submits an action of which `said` is said beforehand.
@@ -203,6 +207,11 @@ impl Timed {
         });
     }
 
+    /// As long as the last submission waits for others.
+    pub(super) fn gather(&mut self) {
+        self.run_until(self.now + 0.06);
+    }
+
     pub(super) fn run_until(&mut self, until: f64) {
         while self.step(until) {}
     }
@@ -233,7 +242,8 @@ pub(super) fn foreseen(units: &[f64], seconds: f64, serial: f64) -> Submitted<'_
 /// One of which nothing is said.
 pub(super) fn unforeseen(units: &[f64], seconds: f64, serial: f64) -> Submitted<'_> {
     let choice = UnitChoice::from_f64(units).unwrap();
-    let truth = Truth { work: Work::amdahl(&choice, seconds, serial).unwrap(), cpu: 1.0 };
+    let truth =
+        Truth { work: Work::amdahl(&choice, seconds, serial).unwrap(), cpu: 1.0, drag: 0.0 };
     Submitted {
         units,
         truth,
