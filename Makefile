@@ -84,6 +84,7 @@ cluster-binaries: deps-cluster ## Build the programs of a Kubernetes cluster (on
 .PHONY: bench
 bench: build image test-images ## Print the benchmark figures, baselines in the same run
 	@set -e; python=$$(examples/quickstart/agent/venv.sh); $(AS_ROOT) $(BIN)/bench --python "$$python" $(BENCH_ARGS)
+	@$(MAKE) bench-planner bench-simulator
 
 .PHONY: bench-gpu
 bench-gpu: ## Print the figures of reward services on GPUs (BENCH_ARGS=--fake without one)
@@ -97,6 +98,10 @@ bench-gateway: deps-build ## Print what the gateway costs beside nginx, haproxy 
 .PHONY: bench-planner
 bench-planner: deps-build ## Print what plans cost, beside the papers' own algorithms
 	cargo bench --locked --profile $(PROFILE) -p rollwright-core --bench planner
+
+.PHONY: bench-simulator
+bench-simulator: deps-build ## Print what the elastic policy reaches at ten simulated loads, and what a million actions cost
+	cargo bench --locked --profile $(PROFILE) -p rollwright-sim --bench loads --bench million
 
 .PHONY: bench-scale
 bench-scale: deps-cluster cluster-binaries ## Print how the controllers do with 1,000 fake nodes, 500 jobs and 4,000 workers
