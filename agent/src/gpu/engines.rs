@@ -75,9 +75,9 @@ impl Engines {
     async fn healthy(&self, program: &Program) -> Result<(), Trouble> {
         let health = format!("{}/health", program.url);
         while self.http.get(&health).await.is_err() {
-            if self.launcher.pids(program.engine).await.is_empty() {
-                let words = self.launcher.last_words(program.engine).await;
-                return Err(Trouble::Died(format!("it ended while it started: {words}")));
+            // What cannot be known now is asked again.
+            if self.launcher.pids(program.engine).await.is_ok_and(|pids| pids.is_empty()) {
+                return Err(self.launcher.cause(program.engine).await);
             }
             tokio::time::sleep(READY).await;
         }
@@ -137,10 +137,10 @@ impl Backend for Engines {
         self.program(engine).ok().map(|program| program.url)
     }
 
-    async fn occupant(&self, engine: EngineId) -> Option<Occupant> {
-        let Program { chunk, spec, .. } = self.program(engine).ok()?;
+    async fn occupant(&self, engine: EngineId) -> Result<Option<Occupant>, Trouble> {
+        let Ok(Program { chunk, spec, .. }) = self.program(engine) else { return Ok(None) };
         let lent = self.mover(spec.evict).map_or(0, |mover| mover.lent(engine));
-        Some(Occupant { chunk, pids: self.launcher.pids(engine).await, lent })
+        Ok(Some(Occupant { chunk, pids: self.launcher.pids(engine).await?, lent }))
     }
 
     async fn found(&self) -> Vec<Found> {

@@ -115,7 +115,7 @@ impl Bench {
 
     /// Bytes that an engine has on the GPU.
     pub(crate) async fn held(&self, engine: EngineId) -> anyhow::Result<u64> {
-        let at = self.backend.occupant(engine).await;
+        let at = self.backend.occupant(engine).await.map_err(|trouble| anyhow!("{trouble}"))?;
         self.device.held(engine, at.as_ref()).await.map_err(|trouble| anyhow!("{trouble}"))
     }
 
