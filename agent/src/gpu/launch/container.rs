@@ -282,6 +282,9 @@ impl Containers {
                 tracing::warn!(container = name, %fault, "cannot remove an engine without a record");
             }
         }
+        if let Some(fence) = &self.fence {
+            fence.tidy();
+        }
     }
 }
 

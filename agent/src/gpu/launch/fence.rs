@@ -120,6 +120,16 @@ impl Fence {
         let _one = self.lock();
         // One that is in use stays.
         let _in_use = fs::remove_dir(self.of(engine));
+        self.lower();
+    }
+
+    /// Removes the whole, if nothing is in it.
+    pub(super) fn tidy(&self) {
+        let _one = self.lock();
+        self.lower();
+    }
+
+    fn lower(&self) {
         let root = self.hierarchy.root();
         let mut mounts = vec![root.to_owned()];
         if !self.hierarchy.is_v2() {
@@ -190,4 +200,84 @@ fn make_dir(dir: &Path) -> io::Result<()> {
 fn is_gone(error: &io::Error) -> bool {
     let no_device = rustix::io::Errno::NODEV.raw_os_error();
     error.kind() == ErrorKind::NotFound || error.raw_os_error() == Some(no_device)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ENGINE: EngineId = EngineId(3);
+    const NAME: &str = "rollwright_engines_a.slice";
+
+    fn files(dir: &Path, files: &[(&str, &str)]) {
+        fs::create_dir_all(dir).unwrap();
+        for (name, text) in files {
+            fs::write(dir.join(name), text).unwrap();
+        }
+    }
+
+    /// Encloses an engine in directories that have the kernel's files already.
+    fn enclosed(root: &Path, memory: &Path) -> Fence {
+        let fence = Fence::new(root, "a", 1 << 30).unwrap();
+        assert_eq!(fence.memory, memory);
+        let mut entry = fence.enclose(ENGINE, Some(1 << 20)).unwrap();
+        entry.write_all(b"0").unwrap();
+        assert_eq!(fence.held(), [ENGINE]);
+        fence
+    }
+
+    fn text(path: PathBuf) -> String {
+        fs::read_to_string(path).unwrap()
+    }
+
+    #[test]
+    fn on_v2_all_and_each_are_bounded() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path();
+        let (all, each) = (root.join(NAME), root.join(NAME).join("e-3"));
+        files(root, &[("cgroup.controllers", "cpuset cpu memory"), ("cgroup.subtree_control", "")]);
+        files(&all, &[("cgroup.subtree_control", ""), ("memory.max", "max\n")]);
+        let procs = "0\n17\n18\n";
+        files(&each, &[("memory.max", "max\n"), ("cgroup.procs", procs)]);
+        let fence = enclosed(root, root);
+        for above in [root, &all] {
+            assert_eq!(text(above.join("cgroup.subtree_control")), "+memory");
+        }
+        assert_eq!(text(all.join("memory.max")), "1073741824");
+        assert!(text(each.join("memory.max")).starts_with("1048576"));
+        assert_eq!(fence.pids(ENGINE).unwrap(), Some(vec![17, 18]));
+        assert_eq!(fence.pids(EngineId(4)).unwrap(), None);
+        assert!(!fence.ran_out(ENGINE));
+        files(&each, &[("memory.events", "low 0\noom 1\noom_kill 1\n")]);
+        assert!(fence.ran_out(ENGINE));
+        // What took the bound away is set right, and what the kernel rounds is left.
+        files(&all, &[("memory.max", "max\n")]);
+        fence.bound_again().unwrap();
+        assert!(text(all.join("memory.max")).starts_with("1073741824"));
+        files(&all, &[("memory.max", "1073676289\n")]);
+        fence.bound_again().unwrap();
+        assert_eq!(text(all.join("memory.max")), "1073676289\n");
+    }
+
+    #[test]
+    fn on_v1_it_is_where_memory_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path();
+        for name in ["cpu", "cpuset", "cpuacct", "freezer", "memory"] {
+            fs::create_dir(root.join(name)).unwrap();
+        }
+        let memory = root.join("memory").canonicalize().unwrap();
+        let (all, each) = (memory.join(NAME), memory.join(NAME).join("e-3"));
+        files(
+            &all,
+            &[("memory.use_hierarchy", "1"), ("memory.limit_in_bytes", "9223372036854771712\n")],
+        );
+        files(&each, &[("memory.limit_in_bytes", "9223372036854771712\n"), ("tasks", "")]);
+        let fence = enclosed(root, &memory);
+        assert!(text(all.join("memory.limit_in_bytes")).starts_with("1073741824"));
+        assert!(text(each.join("memory.limit_in_bytes")).starts_with("1048576"));
+        assert_eq!(text(each.join("tasks")), "0");
+        files(&each, &[("memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n")]);
+        assert!(fence.ran_out(ENGINE));
+    }
 }

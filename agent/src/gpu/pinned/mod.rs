@@ -273,7 +273,7 @@ mod tests {
     }
 
     fn file(path: &Path) {
-        let header = br#"{}"#;
+        let header = br"{}";
         std::fs::write(path, [&(header.len() as u64).to_le_bytes()[..], header].concat()).unwrap();
     }
 
