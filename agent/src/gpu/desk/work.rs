@@ -371,3 +371,16 @@ fn limit(limit: Option<prost_types::Duration>) -> Duration {
 fn within(limit: Option<prost_types::Duration>, default: Duration) -> Duration {
     limit.and_then(|limit| limit.try_into().ok()).unwrap_or(default).min(LONGEST)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_that_no_clock_reaches_is_cut() {
+        let longest = prost_types::Duration { seconds: i64::MAX, nanos: 0 };
+        let limit = within(Some(longest), ORDER_LIMIT);
+        assert!(Instant::now().checked_add(limit).is_some());
+        assert_eq!(within(None, ORDER_LIMIT), ORDER_LIMIT);
+    }
+}
