@@ -74,6 +74,7 @@ refused --set agent.stateDir=relative
 refused --set agent.policy.maxMemory=1
 refused --set-string agent.gpu.fake=8
 refused --set agent.gpu.arenaMib=1Gi
+refused --set agent.gpu.models.hostPath=relative
 refused --set metrics.podMonitor.interval=often
 refused --set 'rbac.namespaces={a,a}'
 refused --set agent.dind.data.emptyDir.sizeLimit=1Gi,agent.dind.data.hostPath=/data

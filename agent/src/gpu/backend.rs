@@ -39,8 +39,8 @@ pub trait Backend: Send + Sync + 'static {
     /// Where an engine takes actions, such as `http://127.0.0.1:30001`.
     async fn address(&self, engine: EngineId) -> Option<String>;
 
-    /// Where an engine is; `None` for one that does not exist.
-    async fn occupant(&self, engine: EngineId) -> Option<Occupant>;
+    /// Where an engine is; `None` for one that does not exist. What cannot be known is an error.
+    async fn occupant(&self, engine: EngineId) -> Result<Option<Occupant>, Trouble>;
 
     /// Engines that live, those of an earlier process of the agent among them. Without
     /// proofs: [`super::Station::found`] adds them.

@@ -7,8 +7,9 @@ use std::time::Duration;
 use rollwright_core::fault::{Fault, FaultKind};
 use rollwright_core::gpu::{Chunk, EngineId, Event, Order, OrderId, Proof, Trouble};
 use rollwright_core::ids::ActionId;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::{AbortHandle, JoinError, JoinSet};
+use tokio_util::sync::CancellationToken;
 
 use super::backend::{Backend, Caller, Device};
 use super::spec::{EngineSpec, Occupant};
@@ -87,15 +88,25 @@ pub struct Driver {
     device: Arc<dyn Device>,
     caller: Arc<dyn Caller>,
     /// Orders that are being carried out, one an engine.
-    orders: BTreeMap<EngineId, (OrderId, AbortHandle)>,
+    orders: BTreeMap<EngineId, Ordered>,
     /// Actions that run, and where.
     calls: BTreeMap<ActionId, (EngineId, AbortHandle)>,
     tasks: JoinSet<Done>,
 }
 
+/// An order that is being carried out.
+#[derive(Debug)]
+struct Ordered {
+    order: OrderId,
+    dropped: CancellationToken,
+    /// Ends when nothing is done for it any more.
+    idle: oneshot::Receiver<()>,
+}
+
 /// What a task leaves.
 enum Done {
-    Order(EngineId, OrderId, Event),
+    /// No event is an order that a later one replaced.
+    Order(EngineId, OrderId, Option<Event>),
     Call(ActionId, EngineId, Result<(), Fault>),
 }
 
@@ -119,8 +130,16 @@ impl Driver {
 
     /// Works until there are no more commands, or nobody takes events. What is under way is
     /// then dropped; engines stay as they are.
-    pub async fn run(
-        mut self,
+    pub async fn run(mut self, commands: mpsc::Receiver<Instruction>, events: mpsc::Sender<Event>) {
+        self.work(commands, events).await;
+        for (_, call) in self.calls.values() {
+            call.abort();
+        }
+        self.tasks.shutdown().await;
+    }
+
+    async fn work(
+        &mut self,
         mut commands: mpsc::Receiver<Instruction>,
         events: mpsc::Sender<Event>,
     ) {
@@ -181,17 +200,34 @@ impl Driver {
         None
     }
 
-    /// Begins an order; what was ordered of the engine before is dropped.
+    /// Begins an order once what was ordered of the engine before is dropped: nothing is done
+    /// to an engine twice at a time.
     fn order(
         &mut self,
         engine: EngineId,
         order: OrderId,
         work: impl Future<Output = Event> + Send + 'static,
     ) {
-        let task = self.tasks.spawn(async move { Done::Order(engine, order, work.await) });
-        if let Some((_, before)) = self.orders.insert(engine, (order, task)) {
-            before.abort();
+        let (busy, idle) = oneshot::channel();
+        let dropped = CancellationToken::new();
+        let ordered = Ordered { order, dropped: dropped.clone(), idle };
+        let before = self.orders.insert(engine, ordered);
+        if let Some(before) = &before {
+            before.dropped.cancel();
         }
+        self.tasks.spawn(async move {
+            let _busy: oneshot::Sender<()> = busy;
+            if let Some(before) = before {
+                // It says nothing; it ends.
+                let _ended = before.idle.await;
+            }
+            let event = tokio::select! {
+                biased;
+                () = dropped.cancelled() => None,
+                event = work => Some(event),
+            };
+            Done::Order(engine, order, event)
+        });
     }
 
     /// Ends an engine; what was ordered before, and what runs there, is dropped first.
@@ -206,7 +242,7 @@ impl Driver {
         let (backend, device) = (Arc::clone(&self.backend), Arc::clone(&self.device));
         self.order(engine, order, async move {
             let stopped = async {
-                let at = backend.occupant(engine).await;
+                let at = backend.occupant(engine).await?;
                 backend.stop(engine).await?;
                 settled(&*device, engine, at.as_ref(), 0).await
             };
@@ -237,17 +273,17 @@ impl Driver {
     fn done(&mut self, done: Result<Done, JoinError>) -> Option<Event> {
         match done {
             Ok(Done::Order(engine, order, event)) => {
-                if self.orders.get(&engine).is_some_and(|(last, _)| *last == order) {
+                if self.orders.get(&engine).is_some_and(|last| last.order == order) {
                     self.orders.remove(&engine);
                 }
-                Some(event)
+                event
             }
             Ok(Done::Call(action, engine, result)) => {
                 // One whose engine was ended has been reported by that.
                 self.calls.remove(&action)?;
                 Some(Event::Finished { action, engine, result })
             }
-            // An order that a later one replaced.
+            // Nothing that a task does panics.
             Err(_) => None,
         }
     }
@@ -280,7 +316,7 @@ pub(super) async fn prove(
     engine: EngineId,
 ) -> Result<Proof, Trouble> {
     let asleep = backend.is_asleep(engine).await?;
-    let at = backend.occupant(engine).await;
+    let at = backend.occupant(engine).await?;
     let held = device.held(engine, at.as_ref()).await?;
     let answers = !asleep && backend.probe(engine).await?;
     Ok(Proof { asleep, held, answers })
@@ -294,7 +330,7 @@ async fn evict(
 ) -> Result<Proof, Trouble> {
     backend.evict(engine).await?;
     let asleep = backend.is_asleep(engine).await?;
-    let at = backend.occupant(engine).await;
+    let at = backend.occupant(engine).await?;
     let held = settled(device, engine, at.as_ref(), residue).await?;
     Ok(Proof { asleep, held, answers: false })
 }

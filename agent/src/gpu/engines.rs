@@ -16,6 +16,8 @@ use super::spec::{EngineSpec, EvictBy, Found, Occupant};
 
 /// Between two looks whether an engine that starts is ready.
 const READY: Duration = Duration::from_millis(100);
+/// Between two looks whether it still lives.
+const LIVES: Duration = Duration::from_millis(500);
 
 /// The movers that a node has beside the engines' own sleep, which every node has.
 #[derive(Clone, Default)]
@@ -71,17 +73,25 @@ impl Engines {
         }
     }
 
-    /// Waits until a program answers `/health`; the order's own limit ends this.
+    /// Waits until a program answers `/health`; the order's own limit ends this. The address of
+    /// a container that has ended may not even refuse, so its processes are watched beside it.
     async fn healthy(&self, program: &Program) -> Result<(), Trouble> {
         let health = format!("{}/health", program.url);
-        while self.http.get(&health).await.is_err() {
-            if self.launcher.pids(program.engine).await.is_empty() {
-                let words = self.launcher.last_words(program.engine).await;
-                return Err(Trouble::Died(format!("it ended while it started: {words}")));
+        let answers = async {
+            while self.http.get(&health).await.is_err() {
+                tokio::time::sleep(READY).await;
             }
-            tokio::time::sleep(READY).await;
+        };
+        let ends = async {
+            // What cannot be known now is asked again.
+            while !self.launcher.pids(program.engine).await.is_ok_and(|pids| pids.is_empty()) {
+                tokio::time::sleep(LIVES).await;
+            }
+        };
+        tokio::select! {
+            () = answers => Ok(()),
+            () = ends => Err(self.launcher.cause(program.engine).await),
         }
-        Ok(())
     }
 }
 
@@ -137,10 +147,10 @@ impl Backend for Engines {
         self.program(engine).ok().map(|program| program.url)
     }
 
-    async fn occupant(&self, engine: EngineId) -> Option<Occupant> {
-        let Program { chunk, spec, .. } = self.program(engine).ok()?;
+    async fn occupant(&self, engine: EngineId) -> Result<Option<Occupant>, Trouble> {
+        let Ok(Program { chunk, spec, .. }) = self.program(engine) else { return Ok(None) };
         let lent = self.mover(spec.evict).map_or(0, |mover| mover.lent(engine));
-        Some(Occupant { chunk, pids: self.launcher.pids(engine).await, lent })
+        Ok(Some(Occupant { chunk, pids: self.launcher.pids(engine).await?, lent }))
     }
 
     async fn found(&self) -> Vec<Found> {
@@ -152,5 +162,69 @@ impl Backend for Engines {
             Found { engine, spec, chunk, proof: None }
         });
         found.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rollwright_core::gpu::Degree;
+
+    use super::*;
+    use crate::gpu::spec::{EngineKind, Needs};
+
+    /// Starts what has ended at once, at an address that takes connections and says nothing.
+    struct Mute(tokio::net::TcpListener);
+
+    #[async_trait]
+    impl Launcher for Mute {
+        async fn start(
+            &self,
+            engine: EngineId,
+            spec: Arc<EngineSpec>,
+            chunk: Chunk,
+        ) -> Result<Program, Trouble> {
+            let url = format!("http://{}", self.0.local_addr().expect("it listens"));
+            Ok(Program { engine, spec, chunk, url, arena: "".into() })
+        }
+
+        async fn end(&self, _: EngineId) -> Result<(), Trouble> {
+            Ok(())
+        }
+
+        async fn pids(&self, _: EngineId) -> Result<Vec<u32>, Trouble> {
+            Ok(Vec::new())
+        }
+
+        async fn cause(&self, _: EngineId) -> Trouble {
+            Trouble::HostOutgrown("declare more".into())
+        }
+
+        async fn found(&self) -> Vec<Program> {
+            Vec::new()
+        }
+    }
+
+    #[tokio::test]
+    async fn an_engine_that_ended_is_not_waited_for() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let engines = Engines::new(Arc::new(Mute(listener)), Movers::default());
+        let spec = EngineSpec {
+            service: "s".into(),
+            engine: EngineKind::Other,
+            image: None,
+            args: Vec::new(),
+            env: BTreeMap::new(),
+            model: String::new(),
+            served_name: String::new(),
+            degree: 1,
+            evict: EvictBy::EngineSleep,
+            probe: None,
+            footprint: Needs::default(),
+        };
+        let chunk = Chunk::new(0, 0, Degree::new(1).unwrap()).unwrap();
+        let launch = engines.launch(EngineId(1), Arc::new(spec), chunk);
+        let launched = tokio::time::timeout(Duration::from_mins(1), launch).await;
+        let ended = Err(Trouble::HostOutgrown("declare more".into()));
+        assert_eq!(launched.expect("it was seen to have ended"), ended);
     }
 }

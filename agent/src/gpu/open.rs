@@ -10,7 +10,7 @@ use super::backend::{Backend, Device};
 use super::cuda::{Arena, CudaCheckpoint, Driver, DriverCheckpoints, DriverError};
 use super::engines::{Engines, Movers};
 use super::fake::{FakeConfig, FakeGpus, FakeMemory};
-use super::launch::{Containers, Either, Launcher, Processes, Records};
+use super::launch::{Containers, Either, Fence, Launcher, Processes, Records};
 use super::mover::Mover;
 use super::pinned::{HostPinned, MemoryError};
 use super::spec::Inventory;
@@ -76,6 +76,8 @@ pub struct Ground {
     pub docker: Option<Engine>,
     /// Docker configuration file with the credentials of registries.
     pub docker_config: Option<PathBuf>,
+    /// Where the cgroup file systems are mounted.
+    pub cgroup_root: PathBuf,
     /// Whose containers they are.
     pub owner: Owner,
 }
@@ -142,13 +144,14 @@ fn open_driver(
 ) -> Result<Station, OpenError> {
     let (gpus, memory, host) = (driver.gpus().min(most), driver.memory()?, ground.host);
     tracing::info!(gpus, bytes = memory, "GPUs");
+    let policy = ground.policy.clone();
     let (incidents_tx, incidents) = mpsc::channel(INCIDENTS);
     let mut care = JoinSet::new();
     let launcher = launcher(ground, true, &incidents_tx, &mut care)?;
     let pinned = (arena > 0)
         .then(|| Arena::new(&driver.uuids()?, arena).map_err(OpenError::from))
         .transpose()?
-        .map(|arena| Arc::new(HostPinned::new(Arc::new(arena), gpus)) as Arc<dyn Mover>);
+        .map(|arena| Arc::new(HostPinned::new(Arc::new(arena), gpus, policy)) as Arc<dyn Mover>);
     let checkpoint = DriverCheckpoints::find()
         .inspect_err(|why| tracing::info!(why, "no engine of this node can use CudaCheckpoint"));
     let checkpoint = checkpoint.ok().map(|driver| {
@@ -165,11 +168,12 @@ fn open_driver(
 
 fn open_fake(ground: Ground, config: FakeConfig) -> Result<Station, OpenError> {
     tracing::warn!(gpus = config.gpus, bytes = config.memory, "the GPUs of this node are a FAKE");
+    let policy = ground.policy.clone();
     let (incidents_tx, incidents) = mpsc::channel(INCIDENTS);
     let mut care = JoinSet::new();
     let launcher = launcher(ground, false, &incidents_tx, &mut care)?;
     let memory = FakeMemory::new(config.gpus, config.memory)?;
-    let pinned = HostPinned::new(Arc::new(memory), config.gpus);
+    let pinned = HostPinned::new(Arc::new(memory), config.gpus, policy);
     let movers = Movers { pinned: Some(Arc::new(pinned)), checkpoint: None };
     let engines = Arc::new(Engines::new(launcher, movers));
     let fake = Arc::new(FakeGpus::new(config, engines, incidents_tx));
@@ -186,11 +190,15 @@ fn launcher(
     incidents: &mpsc::Sender<super::Incident>,
     care: &mut JoinSet<()>,
 ) -> Result<Arc<dyn Launcher>, OpenError> {
+    let fence = fence(&ground);
+    if let Some(fence) = fence.clone() {
+        care.spawn(async move { fence.keep().await });
+    }
     let Ground { state_dir, policy, docker, docker_config, owner, .. } = ground;
     let records = Records::open(&state_dir);
     let records = records.map_err(|source| OpenError::Records { dir: state_dir, source })?;
     let (id, sent) = (owner.id.clone(), incidents.clone());
-    let processes = Processes::new(records.clone(), policy.clone(), id, gpus, sent);
+    let processes = Processes::new(records.clone(), policy.clone(), id, gpus, fence.clone(), sent);
     let processes = Arc::new(processes);
     let cared = Arc::clone(&processes);
     care.spawn(async move { cared.care().await });
@@ -198,11 +206,25 @@ fn launcher(
         // Engines' images are not collected: they are large, and few.
         let images = Images::new(docker.clone(), Ledger::open(None), docker_config);
         let incidents = incidents.clone();
-        let containers = Containers::new(docker, images, owner, records, policy, gpus, incidents);
+        let containers =
+            Containers::new(docker, images, owner, records, policy, gpus, fence, incidents);
         let containers = Arc::new(containers);
         let cared = Arc::clone(&containers);
         care.spawn(async move { cared.care().await });
         containers
     });
     Ok(Arc::new(Either { processes, containers }))
+}
+
+/// The bound on what all engines have together; none where the node has no cgroups.
+fn fence(ground: &Ground) -> Option<Arc<Fence>> {
+    let id = &ground.owner.id;
+    let agent: String = id.chars().take(8).filter(char::is_ascii_alphanumeric).collect();
+    match Fence::new(&ground.cgroup_root, &agent, ground.host) {
+        Ok(fence) => Some(Arc::new(fence)),
+        Err(error) => {
+            tracing::warn!(%error, "the memory of engines is not bounded");
+            None
+        }
+    }
 }

@@ -1,14 +1,16 @@
 //! What the agent is told to start, and what it finds of it later.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
 use rollwright_core::gpu::{Chunk, EngineId, Proof, Trouble};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// An engine of a reward service, at one degree. It travels with the order to launch it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// An engine of a reward service, at one degree. It travels with the order to launch it. Its
+/// `Debug` leaves out what may hold secrets.
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
 pub struct EngineSpec {
     /// The reward service, with its namespace.
     pub service: String,
@@ -17,7 +19,7 @@ pub struct EngineSpec {
     /// Container image; `None` is a process of this node.
     pub image: Option<String>,
     /// Further arguments of the engine; of a process that no image holds, its whole command
-    /// line.
+    /// line. They may hold secrets.
     pub args: Vec<String>,
     /// Environment. It may hold secrets: never logged.
     pub env: BTreeMap<String, String>,
@@ -33,6 +35,16 @@ pub struct EngineSpec {
     pub probe: Option<Probe>,
     /// What it needs.
     pub footprint: Needs,
+}
+
+impl fmt::Debug for EngineSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { service, engine, image, model, degree, evict, footprint, .. } = self;
+        let mut shown = f.debug_struct("EngineSpec");
+        shown.field("service", service).field("engine", engine).field("image", image);
+        shown.field("model", model).field("degree", degree).field("evict", evict);
+        shown.field("footprint", footprint).finish_non_exhaustive()
+    }
 }
 
 /// Whose interface an engine has.
@@ -120,6 +132,16 @@ pub struct Inventory {
 }
 
 impl EngineSpec {
+    /// Bytes of the node's memory that an engine may take for each GPU beside what it declares:
+    /// runtime, libraries, shared memory.
+    pub const BESIDE: u64 = 4 << 30;
+
+    /// Bytes of the node's memory that it may take; `None` for one that declares nothing.
+    pub fn most_memory(&self) -> Option<u64> {
+        let beside = u64::from(self.degree) * Self::BESIDE;
+        (self.footprint.host > 0).then(|| self.footprint.host.saturating_add(beside))
+    }
+
     /// What proves that it serves: what was asked for, else the shortest completion.
     pub fn probe(&self) -> Probe {
         self.probe.clone().unwrap_or_else(|| Probe {
@@ -140,4 +162,25 @@ pub struct Occupant {
     pub pids: Vec<u32>,
     /// Bytes on each GPU that the agent itself has for it.
     pub lent: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_not_shown() {
+        let spec: EngineSpec = serde_json::from_value(serde_json::json!({
+            "service": "ns/judge", "engine": "Vllm", "image": "vllm:1", "model": "judge",
+            "args": ["--api-key", "hunter2"], "env": {"HF_TOKEN": "hunter3"}, "degree": 2,
+            "served_name": "judge", "evict": "EngineSleep", "probe": null,
+            "footprint": {"device": 5, "residue": 1, "host": 7}
+        }))
+        .unwrap();
+        let shown = format!("{spec:?}");
+        assert!(shown.contains("ns/judge") && !shown.contains("hunter"), "{shown}");
+        assert_eq!(spec.most_memory(), Some(7 + 2 * EngineSpec::BESIDE));
+        let footprint = Needs { host: 0, ..spec.footprint };
+        assert_eq!(EngineSpec { footprint, ..spec }.most_memory(), None);
+    }
 }

@@ -156,6 +156,7 @@ pub async fn start(config: AgentConfig, metrics: Arc<Metrics>) -> Result<NodeHan
         policy: config.policy.engines.clone(),
         docker: Some(engine.clone()),
         docker_config: config.docker_config.clone(),
+        cgroup_root: config.cgroup_root.clone(),
         owner: owner.clone(),
     };
     let desk = if let Some(station) = gpu::open(offered.clone())? {

@@ -1,6 +1,7 @@
 //! What may be started on this node's GPUs.
 
-use std::path::{Component, Path};
+use std::borrow::Cow;
+use std::path::{Component, Path, PathBuf};
 
 use serde::Deserialize;
 
@@ -15,7 +16,7 @@ pub struct EnginePolicy {
     /// Programs that may run as processes of this node, as globs. They have the agent's own
     /// user and no walls around them: none by default.
     pub programs: Vec<String>,
-    /// Directories of this node's models that containers may read, as globs of paths.
+    /// Directories of this node's models that engines may read, as globs of paths.
     pub models: Vec<String>,
     /// Whether containers of engines reach other machines.
     pub network: bool,
@@ -40,23 +41,113 @@ impl EnginePolicy {
         allowed("image", image, &self.images, "engines.images")
     }
 
-    /// Refuses a program, with the reason.
-    pub fn check_program(&self, program: &str) -> Result<(), String> {
-        allowed("program", program, &self.programs, "engines.programs")
+    /// The file that a program is, which must be allowed by its name or its path. A name alone
+    /// is looked for where the agent's own `PATH` says. Else: the reason.
+    pub fn program(&self, named: &str) -> Result<PathBuf, String> {
+        let path = Path::new(named);
+        if named.contains('/') && !is_plain(path) {
+            return Err(format!(
+                "program `{named}`: write an absolute path without `..`, or a name"
+            ));
+        }
+        let dirs = std::env::var_os("PATH").unwrap_or_default();
+        let mut dirs = std::env::split_paths(&dirs).filter(|dir| dir.is_absolute());
+        // Joined to an absolute path a directory does not matter.
+        let found = if path.is_absolute() {
+            Some(path.to_owned())
+        } else {
+            dirs.find_map(|dir| Some(dir.join(path)).filter(|file| file.is_file()))
+        };
+        let whole = found.as_ref().and_then(|found| found.to_str());
+        if !whole.is_some_and(|whole| any(&self.programs, whole)) {
+            allowed("program", named, &self.programs, "engines.programs")?;
+        }
+        found.ok_or_else(|| format!("program `{named}` is in no directory of the agent's PATH"))
     }
 
-    /// Whether a container may read a model of this node. A path that it may not, or that is
-    /// not there, is one of its image.
-    pub fn may_read(&self, model: &str) -> bool {
-        let path = Path::new(model);
-        let plain =
-            path.is_absolute() && path.components().all(|part| part != Component::ParentDir);
-        plain && self.models.iter().any(|pattern| glob(pattern, model))
+    /// Refuses variables by which another program would run than the one that is allowed.
+    pub fn check_process_env<'a>(
+        &self,
+        names: impl IntoIterator<Item = &'a String>,
+    ) -> Result<(), String> {
+        let found = names
+            .into_iter()
+            .find(|name| STEERING.contains(&name.as_str()) || name.starts_with("LD_"));
+        refused_variable(found, "it says what is run in the place of the program")
+    }
+
+    /// Refuses variables by which a container would be given other GPUs than its own.
+    pub fn check_container_env<'a>(
+        &self,
+        names: impl IntoIterator<Item = &'a String>,
+    ) -> Result<(), String> {
+        let found = names.into_iter().find(|name| *name == "NVIDIA_VISIBLE_DEVICES");
+        refused_variable(found, "the agent says which GPUs an engine has")
+    }
+
+    /// Where a model of this node truly is, which engines may read; `None` for one that they
+    /// may not, or that is not there. What a symbolic link leads to must be allowed as well.
+    pub fn readable(&self, model: &str) -> Option<PathBuf> {
+        if !is_plain(Path::new(model)) || !any(&self.models, model) {
+            return None;
+        }
+        let path = Path::new(model).canonicalize().ok()?;
+        self.holds(&path).then_some(path)
+    }
+
+    /// Whether engines may read a canonical path.
+    pub fn holds(&self, path: &Path) -> bool {
+        let Some(path) = path.to_str() else { return false };
+        self.models.iter().any(|pattern| glob(&canonical(pattern), path))
     }
 }
 
+/// Variables that change what a program runs: search paths, and files that it runs first.
+const STEERING: [&str; 13] = [
+    "PATH",
+    "ENV",
+    "BASH_ENV",
+    "GCONV_PATH",
+    "GLIBC_TUNABLES",
+    "NODE_OPTIONS",
+    "PERL5LIB",
+    "PERL5OPT",
+    "PYTHONHOME",
+    "PYTHONPATH",
+    "PYTHONSTARTUP",
+    "RUBYLIB",
+    "RUBYOPT",
+];
+
+fn refused_variable(name: Option<&String>, why: &str) -> Result<(), String> {
+    match name {
+        Some(name) => Err(format!("`{name}` cannot be set in `engine.env` here: {why}")),
+        None => Ok(()),
+    }
+}
+
+fn is_plain(path: &Path) -> bool {
+    path.is_absolute() && path.components().all(|part| part != Component::ParentDir)
+}
+
+/// A pattern of paths whose directory, as far as no `*` is in it, is where it truly is.
+fn canonical(pattern: &str) -> Cow<'_, str> {
+    let fixed = pattern.split('*').next().unwrap_or_default();
+    // The whole of one without a star, else up to the last slash before it.
+    let end = if fixed == pattern { pattern.len() } else { fixed.rfind('/').unwrap_or(0) };
+    let (dir, rest) = pattern.split_at(end);
+    match Path::new(dir).canonicalize().ok().and_then(|dir| dir.to_str().map(str::to_owned)) {
+        Some(dir) => Cow::Owned(dir + rest),
+        None => Cow::Borrowed(pattern),
+    }
+}
+
+fn any(patterns: &[String], named: &str) -> bool {
+    patterns.iter().any(|pattern| glob(pattern, named))
+}
+
 fn allowed(what: &str, named: &str, list: &[String], field: &str) -> Result<(), String> {
-    if list.iter().any(|pattern| glob(pattern, named)) {
+    if any(list, named) {
         return Ok(());
     }
     let list = if list.is_empty() { "nothing".to_owned() } else { list.join(", ") };
@@ -76,10 +167,75 @@ mod tests {
         let policy = EnginePolicy { images, ..EnginePolicy::default() };
         assert_eq!(policy.check_image("vllm/vllm-openai:v1"), Ok(()));
         assert!(policy.check_image("evil").unwrap_err().contains("engines.images"));
-        assert!(policy.check_program("vllm").unwrap_err().contains("engines.programs"));
-        for (model, may) in [("/models/judge", true), ("Org/Judge", false), ("/etc", false)] {
-            assert_eq!(policy.may_read(model), may, "{model}");
+        assert!(policy.program("vllm").unwrap_err().contains("engines.programs"));
+    }
+
+    #[test]
+    fn a_program_is_a_file_whoever_says_where_to_look() {
+        let policy = |programs: &[&str]| {
+            let programs = programs.iter().map(|of| (*of).to_owned()).collect();
+            EnginePolicy { programs, ..EnginePolicy::default() }
+        };
+        let found = policy(&["sh"]).program("sh").unwrap();
+        assert!(found.is_absolute() && found.is_file(), "{found:?}");
+        let path = found.to_str().unwrap();
+        assert_eq!(policy(&[path]).program("sh"), Ok(found.clone()), "allowed by its path");
+        assert!(policy(&["sh"]).program(path).unwrap_err().contains("engines.programs"));
+        let opt = policy(&["/opt/*", "no-such-program"]);
+        for (named, why) in [
+            ("/opt/../bin/sh", "`..`"),
+            ("./sh", "absolute"),
+            ("no-such-program", "PATH"),
+            ("/bin/sh", "engines.programs"),
+        ] {
+            let error = opt.program(named).unwrap_err();
+            assert!(error.contains(why), "{named}: {error}");
         }
-        assert!(!policy.may_read("/models/../etc"));
+        assert_eq!(opt.program("/opt/serve"), Ok("/opt/serve".into()));
+    }
+
+    #[test]
+    fn variables_that_lead_elsewhere_are_refused() {
+        let policy = EnginePolicy::default();
+        let names = |names: &[&str]| names.iter().map(|of| (*of).to_owned()).collect::<Vec<_>>();
+        for name in ["PATH", "LD_PRELOAD", "LD_LIBRARY_PATH", "BASH_ENV", "PYTHONPATH"] {
+            let error = policy.check_process_env(&names(&["HF_HOME", name])).unwrap_err();
+            assert!(error.contains(name), "{error}");
+            assert_eq!(policy.check_container_env(&names(&[name])), Ok(()));
+        }
+        assert_eq!(policy.check_process_env(&names(&["HF_HOME", "OMP_NUM_THREADS"])), Ok(()));
+        let error = policy.check_container_env(&names(&["NVIDIA_VISIBLE_DEVICES"])).unwrap_err();
+        assert!(error.contains("GPUs"), "{error}");
+    }
+
+    #[test]
+    fn a_model_is_read_where_it_truly_is() {
+        use std::os::unix::fs::symlink;
+
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap();
+        let at = |path: &str| root.join(path).to_str().unwrap().to_owned();
+        for made in ["models/judge", "secrets/key"] {
+            std::fs::create_dir_all(at(made)).unwrap();
+        }
+        symlink(at("secrets"), at("models/out")).unwrap();
+        symlink("judge", at("models/latest")).unwrap();
+        symlink(at("models"), at("link")).unwrap();
+        let models = vec![at("models/*"), at("link/*")];
+        let policy = EnginePolicy { models, ..EnginePolicy::default() };
+        let judge = Some(root.join("models/judge"));
+        for (model, readable) in [
+            (at("models/judge"), judge.clone()),
+            (at("models/latest"), judge.clone()),
+            (at("link/judge"), judge),
+            (at("models/out"), None),
+            (at("models/out/key"), None),
+            (at("models/../secrets"), None),
+            (at("models/absent"), None),
+            (at("secrets/key"), None),
+            ("Org/Judge".into(), None),
+        ] {
+            assert_eq!(policy.readable(&model), readable, "{model}");
+        }
     }
 }

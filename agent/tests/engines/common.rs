@@ -1,6 +1,7 @@
 //! A station and what runs on it.
 
 use std::collections::BTreeMap;
+use std::io::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -62,13 +63,33 @@ pub(crate) fn ground(dir: &Path, owner: &str, docker: Option<Engine>) -> Ground 
     };
     Ground {
         gpus: Gpus::Fake(fake),
-        host: 100,
+        host: 0,
         state_dir: dir.to_owned(),
-        policy: EnginePolicy { programs: vec!["*".into()], ..EnginePolicy::default() },
+        policy: EnginePolicy {
+            programs: vec!["*".into()],
+            models: vec![format!("{}/*", dir.display())],
+            ..EnginePolicy::default()
+        },
         docker,
         docker_config: None,
+        cgroup_root: CGROUPS.into(),
         owner: Owner { node: "node".into(), id: owner.into() },
     }
+}
+
+const CGROUPS: &str = "/sys/fs/cgroup";
+
+/// Whether this test may make cgroups; says so where it may not.
+pub(crate) fn cgroups() -> bool {
+    let root = Path::new(CGROUPS);
+    let memory = root.join("memory");
+    let probe = if memory.is_dir() { &memory } else { root };
+    let probe = probe.join(format!("rollwright-test-{}", std::process::id()));
+    let made = std::fs::create_dir(&probe).and_then(|()| std::fs::remove_dir(&probe));
+    if let Err(error) = &made {
+        writeln!(std::io::stdout(), "skipped: no cgroups can be made here: {error}").unwrap();
+    }
+    made.is_ok()
 }
 
 /// Its station.

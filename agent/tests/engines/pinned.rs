@@ -93,11 +93,11 @@ async fn services_share_a_gpu_and_answer_bit_for_bit_as_if_alone() {
     assert_ne!(alone[0], alone[1]);
     for (engine, model) in (0..).zip(&models) {
         launch(engine, model, EvictBy::HostPinned).await;
-        let at = station.backend.occupant(EngineId(engine)).await.unwrap();
+        let at = station.backend.occupant(EngineId(engine)).await.unwrap().unwrap();
         assert!(at.lent >= 2_300_000, "{at:?}");
         assert_eq!(scores(&station, EngineId(engine)).await.as_ref(), Ok(&alone[engine as usize]));
         station.backend.evict(EngineId(engine)).await.unwrap();
-        assert_eq!(station.backend.occupant(EngineId(engine)).await.unwrap().lent, 0);
+        assert_eq!(station.backend.occupant(EngineId(engine)).await.unwrap().unwrap().lent, 0);
         assert_eq!(scores(&station, EngineId(engine)).await, Err(503), "it sleeps");
     }
     // They take each other's blocks; two are there at a time.

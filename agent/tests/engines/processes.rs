@@ -1,12 +1,16 @@
 //! Engines as processes.
 
+use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
-use rollwright_agent::gpu::{Gpus, Ground, Incident, Station, end_engines, open};
+use rollwright_agent::gpu::{EngineSpec, Gpus, Ground, Incident, Station, end_engines, open};
 use rollwright_core::gpu::{EngineId, Trouble};
 use rollwright_engine_sim::{Config, EngineSim};
 
-use crate::common::{LIMIT, StateDir, chunk, engine, footprint, ground, incident, spec, station};
+use crate::common::{
+    LIMIT, StateDir, cgroups, chunk, engine, footprint, ground, incident, spec, station,
+};
 
 const ENGINE: EngineId = EngineId(7);
 
@@ -28,7 +32,7 @@ fn an_engine() {
 async fn launched(station: &Station) -> Vec<u32> {
     let launch = station.backend.launch(ENGINE, engine(), chunk(0));
     tokio::time::timeout(LIMIT, launch).await.expect("it is ready in time").unwrap();
-    station.backend.occupant(ENGINE).await.unwrap().pids
+    station.backend.occupant(ENGINE).await.unwrap().unwrap().pids
 }
 
 fn alive(pid: u32) -> bool {
@@ -85,15 +89,82 @@ async fn what_an_engine_starts_ends_with_it() {
     let station = station(dir.path(), "children", None);
     let engine = engine();
     let line = format!("sleep 1000 & exec {}", engine.args.join(" "));
-    let spec = rollwright_agent::gpu::EngineSpec {
+    let spec = EngineSpec {
         args: ["/bin/sh", "-c", &line].map(str::to_owned).to_vec(),
         ..(*engine).clone()
     };
     station.backend.launch(ENGINE, Arc::new(spec), chunk(1)).await.unwrap();
-    let pids = station.backend.occupant(ENGINE).await.unwrap().pids;
+    let pids = station.backend.occupant(ENGINE).await.unwrap().unwrap().pids;
     assert_eq!(pids.len(), 2, "the engine and its child");
     station.backend.stop(ENGINE).await.unwrap();
     assert!(pids.iter().all(|pid| !alive(*pid)));
+}
+
+/// With a cgroup, by which it is held, and without, by what it carries in its environment.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_leaves_an_engines_session_ends_with_it() {
+    for (owner, held) in [("leaves", cgroups()), ("leavesnone", false)] {
+        let dir = StateDir::new();
+        let mut ground = ground(dir.path(), owner, None);
+        if !held {
+            ground.cgroup_root = dir.path().join("none");
+        }
+        let station = open(ground).unwrap().unwrap();
+        let engine = engine();
+        let left = dir.path().join("left");
+        let line = format!(
+            "setsid /bin/sh -c 'echo $$ >{0}.new; mv {0}.new {0}; exec sleep 1000' & exec {1}",
+            left.display(),
+            engine.args.join(" ")
+        );
+        let spec = EngineSpec {
+            args: ["/bin/sh", "-c", &line].map(str::to_owned).to_vec(),
+            ..(*engine).clone()
+        };
+        station.backend.launch(ENGINE, Arc::new(spec), chunk(1)).await.unwrap();
+        let pid = tokio::time::timeout(LIMIT, async {
+            loop {
+                if let Ok(text) = std::fs::read_to_string(&left) {
+                    return text.trim().parse::<u32>().unwrap();
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        });
+        let pid = pid.await.expect("it starts");
+        assert!(alive(pid));
+        let pids = station.backend.occupant(ENGINE).await.unwrap().unwrap().pids;
+        assert_eq!(pids.contains(&pid), held, "its memory counts where it is held: {pids:?}");
+        station.backend.stop(ENGINE).await.unwrap();
+        assert!(!alive(pid), "held: {held}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_that_takes_too_much_memory_says_so_and_no_cgroup_is_left() {
+    if !cgroups() {
+        return;
+    }
+    let dir = StateDir::new();
+    let ground = Ground { host: 64 << 20, ..ground(dir.path(), "outgrown", None) };
+    let station = open(ground).unwrap().unwrap();
+    // It reads a line without an end into memory.
+    let greedy = spec(&["/bin/sh", "-c", "echo loading; tail /dev/zero"]);
+    let launched = station.backend.launch(ENGINE, Arc::new(greedy), chunk(0));
+    let launched = tokio::time::timeout(LIMIT, launched).await.expect("it ends in time");
+    let Err(Trouble::HostOutgrown(why)) = launched else { panic!("{launched:?}") };
+    assert!(why.contains("declare more") && why.contains("loading"), "{why}");
+    station.backend.stop(ENGINE).await.unwrap();
+    // One that is content runs, and its cgroup goes with it.
+    let pids = self::launched(&station).await;
+    assert!(pids.iter().all(|pid| alive(*pid)));
+    station.backend.stop(ENGINE).await.unwrap();
+    let left = |root: &Path| {
+        let entries = std::fs::read_dir(root).unwrap().flatten();
+        entries
+            .filter(|entry| entry.path().join("rollwright_engines_outgrown.slice").exists())
+            .count()
+    };
+    assert_eq!(left(Path::new("/sys/fs/cgroup")), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -108,7 +179,11 @@ async fn an_engine_that_cannot_start_says_why() {
     let absent = spec(&["/no/such/program"]);
     let refused = station.backend.launch(ENGINE, Arc::new(absent), chunk(0)).await;
     assert!(matches!(&refused, Err(Trouble::Refused(_, why)) if why.contains("/no/such/program")));
-    let frozen = rollwright_agent::gpu::EngineSpec {
+    let mut led = spec(&["/bin/sh", "-c", "exit 3"]);
+    led.env.insert("PATH".into(), "/tmp".into());
+    let refused = station.backend.launch(ENGINE, Arc::new(led), chunk(0)).await;
+    assert!(matches!(&refused, Err(Trouble::Refused(_, why)) if why.contains("`PATH`")));
+    let frozen = EngineSpec {
         evict: rollwright_agent::gpu::spec::EvictBy::CudaCheckpoint,
         ..(*engine()).clone()
     };
@@ -145,7 +220,7 @@ async fn files_order_failures_of_the_fake() {
     std::fs::write(orders.join("lost-0"), "").unwrap();
     assert_eq!(incident(&mut station).await, Incident::Gpu { gpu: 0, lost: true });
     assert_eq!(incident(&mut station).await, Incident::Broke(ENGINE, Trouble::GpuLost));
-    let at = station.backend.occupant(ENGINE).await;
+    let at = station.backend.occupant(ENGINE).await.unwrap();
     assert_eq!(station.device.held(ENGINE, at.as_ref()).await, Err(Trouble::GpuLost));
     std::fs::remove_file(orders.join("lost-0")).unwrap();
     assert_eq!(incident(&mut station).await, Incident::Gpu { gpu: 0, lost: false });

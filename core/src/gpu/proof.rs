@@ -92,6 +92,12 @@ pub enum Trouble {
     /// The node had no memory left for it.
     #[error("its node has too little memory: {0}")]
     HostMemoryShort(String),
+    /// It took more of the node's memory than it may.
+    #[error("it ran out of the node's memory: {0}")]
+    HostOutgrown(String),
+    /// Nothing is known of it, so nothing is believed.
+    #[error("what it holds is not known: {0}")]
+    Unknown(String),
     /// Its node's agent came back without it.
     #[error("its node's agent lost it")]
     AgentLost,
@@ -142,6 +148,8 @@ impl Trouble {
             Self::Died(_) => "EngineDied",
             Self::GpuLost => "GpuLost",
             Self::HostMemoryShort(_) => "HostMemoryShort",
+            Self::HostOutgrown(_) => "HostMemoryOutgrown",
+            Self::Unknown(_) => "EngineUnknown",
             Self::AgentLost => "AgentLost",
             Self::Hung => "EngineHung",
         }

@@ -90,14 +90,16 @@ impl Bench {
         let arena = if keeps == Keeps::Pinned { weights } else { 0 };
         let gpus =
             if args.fake { Gpus::Fake(fake) } else { Gpus::Driver { arena, most: u32::MAX } };
-        let programs = vec!["*".into()];
+        let (programs, models) = (vec!["*".into()], vec!["*".into()]);
         let ground = Ground {
             gpus,
             host: u64::MAX / 2,
             state_dir: dir.to_owned(),
-            policy: EnginePolicy { programs, ..EnginePolicy::default() },
+            policy: EnginePolicy { programs, models, ..EnginePolicy::default() },
             docker: None,
             docker_config: None,
+            // None: a bench bounds nobody's memory.
+            cgroup_root: dir.join("cgroups"),
             owner: Owner { node: "bench".into(), id: format!("bench-{}", std::process::id()) },
         };
         let station = open(ground)?.context("this node has no GPU: use --fake")?;
@@ -115,7 +117,7 @@ impl Bench {
 
     /// Bytes that an engine has on the GPU.
     pub(crate) async fn held(&self, engine: EngineId) -> anyhow::Result<u64> {
-        let at = self.backend.occupant(engine).await;
+        let at = self.backend.occupant(engine).await.map_err(|trouble| anyhow!("{trouble}"))?;
         self.device.held(engine, at.as_ref()).await.map_err(|trouble| anyhow!("{trouble}"))
     }
 

@@ -77,7 +77,7 @@ impl Backend for Timed {
         self.inner.address(engine).await
     }
 
-    async fn occupant(&self, engine: EngineId) -> Option<Occupant> {
+    async fn occupant(&self, engine: EngineId) -> Result<Option<Occupant>, Trouble> {
         self.inner.occupant(engine).await
     }
 

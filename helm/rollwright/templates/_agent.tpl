@@ -1,4 +1,17 @@
 {{/*
+What each node accepts: the values, and the models that GPU nodes have for engines.
+*/}}
+{{- define "rollwright.agentPolicy" -}}
+{{- $policy := .Values.agent.policy | deepCopy -}}
+{{- with .Values.agent.gpu.models.hostPath -}}
+{{- $engines := $policy.engines | default dict -}}
+{{- $models := append ($engines.models | default list) (printf "%s/*" .) | uniq -}}
+{{- $_ := set $policy "engines" (set $engines "models" $models) -}}
+{{- end -}}
+{{- toYaml $policy -}}
+{{- end -}}
+
+{{/*
 The agents of one mode. The argument: a list of the context and the mode: `host`, `dind`, or `gpu`,
 which is `host` with the node's GPUs.
 
@@ -39,7 +52,7 @@ spec:
         rollwright.dev/fake-gpus: {{ $settings.fake | quote }}
         {{- end }}
         # A changed policy is a new agent.
-        checksum/policy: {{ toYaml $agent.policy | sha256sum | trunc 16 }}
+        checksum/policy: {{ include "rollwright.agentPolicy" $context | sha256sum | trunc 16 }}
         {{- with $agent.podAnnotations }}
         {{- toYaml . | nindent 8 }}
         {{- end }}
@@ -232,6 +245,13 @@ spec:
             # The lock that all programs of the node take before they change the packet filter.
             - name: xtables-lock
               mountPath: /run/xtables.lock
+            {{- if and $gpu $settings.models.hostPath }}
+            # The same path as on the node: Docker mounts from there what is found here.
+            - name: models
+              mountPath: {{ $settings.models.hostPath }}
+              readOnly: true
+              mountPropagation: HostToContainer
+            {{- end }}
             {{- else }}
             - name: docker-run
               mountPath: /run/rollwright-docker
@@ -279,6 +299,12 @@ spec:
           hostPath:
             path: /run/xtables.lock
             type: FileOrCreate
+        {{- if and $gpu $settings.models.hostPath }}
+        - name: models
+          hostPath:
+            path: {{ $settings.models.hostPath }}
+            type: Directory
+        {{- end }}
         {{- else }}
         - name: docker-run
           emptyDir:

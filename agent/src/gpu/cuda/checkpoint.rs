@@ -60,7 +60,7 @@ impl CudaCheckpoint {
 
     /// The one process of an engine that uses CUDA, and how it stands.
     async fn process(&self, program: &Program) -> Result<(u32, ProcessState), String> {
-        let pids = self.launcher.pids(program.engine).await;
+        let pids = self.launcher.pids(program.engine).await.map_err(|t| t.to_string())?;
         let driver = Arc::clone(&self.driver);
         let using = move || {
             let stands = pids.into_iter().filter_map(|pid| Some((pid, driver.state(pid).ok()?)));

@@ -75,12 +75,12 @@ impl Launcher for Two {
         Ok(())
     }
 
-    async fn pids(&self, _: EngineId) -> Vec<u32> {
-        vec![10, 11]
+    async fn pids(&self, _: EngineId) -> Result<Vec<u32>, Trouble> {
+        Ok(vec![10, 11])
     }
 
-    async fn last_words(&self, _: EngineId) -> String {
-        String::new()
+    async fn cause(&self, _: EngineId) -> Trouble {
+        Trouble::Died("it ended".into())
     }
 
     async fn found(&self) -> Vec<Program> {

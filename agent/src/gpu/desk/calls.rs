@@ -83,6 +83,10 @@ impl Calls {
     }
 
     async fn make(&self, asked: pb::StartCall, address: &str) -> Result<pb::CallReply, Fault> {
+        if !asked.path.starts_with('/') {
+            let message = format!("`{}` is no path of an engine: begin it with /", asked.path);
+            return Err(fault::user("InvalidCall", message));
+        }
         let url = format!("{}{}", address.trim_end_matches('/'), asked.path);
         let mut request = Request::builder().method(asked.method.as_str()).uri(&url);
         for header in &asked.headers {

@@ -2,6 +2,7 @@
 //! and what is still to be told when the link is back.
 
 mod calls;
+mod ending;
 mod wire;
 mod work;
 

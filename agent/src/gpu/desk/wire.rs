@@ -142,6 +142,14 @@ pub(super) fn trouble(of: &Trouble) -> pb::EngineTrouble {
             wire.detail.clone_from(why);
             Kind::HostMemoryShort
         }
+        Trouble::HostOutgrown(why) => {
+            wire.detail.clone_from(why);
+            Kind::HostOutgrown
+        }
+        Trouble::Unknown(why) => {
+            wire.detail.clone_from(why);
+            Kind::Unknown
+        }
         Trouble::AgentLost => Kind::AgentLost,
         Trouble::Hung => Kind::Hung,
     };

@@ -12,8 +12,8 @@ use rollwright_proto::v1::queue_message::Message as FromQueue;
 use tokio::sync::mpsc;
 
 use super::calls::Calls;
+use super::ending::Ending;
 use super::{INBOX, Input, wire};
-use crate::gpu::backend::Backend;
 use crate::gpu::driver::{Driver, Instruction};
 use crate::gpu::spec::{Incident, Inventory};
 use crate::gpu::{Caller, Station};
@@ -22,6 +22,13 @@ use crate::gpu::{Caller, Station};
 const CALL_LIMIT: Duration = Duration::from_mins(10);
 /// How long an order may take that says nothing of it.
 const ORDER_LIMIT: Duration = Duration::from_mins(10);
+
+/// Longest limit of either.
+const LONGEST: Duration = Duration::from_hours(24 * 365);
+/// Instructions that wait for the driver before no more messages are taken.
+const MOST_PENDING: usize = 4096;
+/// Calls that run, or whose ends were not acknowledged.
+const MOST_CALLS: usize = 4096;
 
 /// An engine as the desk knows it.
 #[derive(Debug)]
@@ -46,7 +53,6 @@ struct Live {
 
 /// The task's state.
 pub(super) struct Work {
-    backend: Arc<dyn Backend>,
     inventory: Inventory,
     lost: BTreeSet<u32>,
     engines: BTreeMap<EngineId, Known>,
@@ -75,9 +81,8 @@ impl Work {
         let Station { backend, device, inventory, incidents, care } = station;
         let caller = Arc::clone(&calls) as Arc<dyn Caller>;
         let of = Driver::new(Arc::clone(&backend), device, caller);
-        tokio::spawn(of.run(instructions, events_tx));
+        let driving = tokio::spawn(of.run(instructions, events_tx));
         let work = Work {
-            backend,
             lost: inventory.lost.iter().copied().collect(),
             inventory,
             engines,
@@ -88,7 +93,9 @@ impl Work {
             link: None,
         };
         tokio::spawn(async move {
-            work.run(inbox, events, incidents).await;
+            if let Some(ending) = work.run(inbox, events, incidents).await {
+                ending.carry_out(&*backend, driving).await;
+            }
             drop(care);
         });
     }
@@ -98,21 +105,17 @@ impl Work {
         mut inbox: mpsc::Receiver<Input>,
         mut events: mpsc::Receiver<Event>,
         mut incidents: mpsc::Receiver<Incident>,
-    ) {
+    ) -> Option<Ending> {
         let driver = self.driver.clone();
         loop {
             tokio::select! {
-                input = inbox.recv() => match input {
+                input = inbox.recv(), if self.pending.len() < MOST_PENDING => match input {
                     Some(Input::Stop { clear, done }) => {
-                        if clear {
-                            self.clear().await;
-                        }
-                        // Whoever asked may have gone.
-                        let _ = done.send(());
-                        return;
+                        let engines = self.engines.into_keys().collect();
+                        return Some(Ending { engines, clear, done });
                     }
                     Some(input) => self.input(input).await,
-                    None => return,
+                    None => return None,
                 },
                 Some(event) = events.recv() => self.event(event).await,
                 Some(incident) = incidents.recv() => self.incident(incident).await,
@@ -120,7 +123,7 @@ impl Work {
                     Ok(permit) => if let Some(next) = self.pending.pop_front() {
                         permit.send(next);
                     },
-                    Err(_) => return,
+                    Err(_) => return None,
                 },
             }
         }
@@ -240,8 +243,13 @@ impl Work {
             }
             return;
         }
-        let limit = start.timeout.and_then(|limit| Duration::try_from(limit).ok());
-        let limit = limit.unwrap_or(CALL_LIMIT);
+        if self.live.len() >= MOST_CALLS {
+            let message = format!("the agent has {MOST_CALLS} calls: it takes no more");
+            let fault = crate::fault::infrastructure("TooManyCalls", message);
+            let ended = self.calls.ended(&action, engine, Err(fault));
+            return self.emit(FromAgent::CallEnded(ended)).await;
+        }
+        let limit = within(start.timeout, CALL_LIMIT);
         let (job, until) = (start.job.clone(), Instant::now() + limit);
         self.live.insert(action.clone(), Live { engine, job, until, ended: None });
         self.calls.put(action.clone(), start, limit);
@@ -346,15 +354,6 @@ impl Work {
         }
     }
 
-    async fn clear(&self) {
-        let stops = self.engines.keys().map(|engine| self.backend.stop(*engine));
-        for stopped in futures::future::join_all(stops).await {
-            if let Err(trouble) = stopped {
-                tracing::warn!(%trouble, "an engine could not be ended");
-            }
-        }
-    }
-
     async fn emit(&mut self, message: FromAgent) {
         if let Some(link) = &self.link
             && link.send(pb::AgentMessage { message: Some(message) }).await.is_err()
@@ -365,5 +364,23 @@ impl Work {
 }
 
 fn limit(limit: Option<prost_types::Duration>) -> Duration {
-    limit.and_then(|limit| limit.try_into().ok()).unwrap_or(ORDER_LIMIT)
+    within(limit, ORDER_LIMIT)
+}
+
+/// What a message says, as far as a clock can count.
+fn within(limit: Option<prost_types::Duration>, default: Duration) -> Duration {
+    limit.and_then(|limit| limit.try_into().ok()).unwrap_or(default).min(LONGEST)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_that_no_clock_reaches_is_cut() {
+        let longest = prost_types::Duration { seconds: i64::MAX, nanos: 0 };
+        let limit = within(Some(longest), ORDER_LIMIT);
+        assert!(Instant::now().checked_add(limit).is_some());
+        assert_eq!(within(None, ORDER_LIMIT), ORDER_LIMIT);
+    }
 }

@@ -4,6 +4,7 @@
 use std::os::fd::OwnedFd;
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::io::fcntl_dupfd_cloexec;
 
 use crate::gpu::pinned::{Image, Memory, MemoryError, Weights};
 
@@ -76,7 +77,7 @@ impl Memory for FakeMemory {
     }
 
     fn export(&self, gpu: u32) -> Result<Vec<OwnedFd>, MemoryError> {
-        let blocks = self.gpu(gpu)?.iter().map(rustix::io::dup);
+        let blocks = self.gpu(gpu)?.iter().map(|fd| fcntl_dupfd_cloexec(fd, 0));
         blocks.collect::<Result<_, _>>().map_err(failed("sharing a fake GPU's memory"))
     }
 

@@ -283,7 +283,7 @@ impl Backend for FakeGpus {
         self.inner.address(engine).await
     }
 
-    async fn occupant(&self, engine: EngineId) -> Option<Occupant> {
+    async fn occupant(&self, engine: EngineId) -> Result<Option<Occupant>, Trouble> {
         self.inner.occupant(engine).await
     }
 

@@ -74,9 +74,9 @@ impl Backend for Phantoms {
         self.all().contains_key(&engine).then(|| format!("fake://engine/{}", engine.0))
     }
 
-    async fn occupant(&self, engine: EngineId) -> Option<Occupant> {
-        let chunk = self.all().get(&engine)?.chunk;
-        Some(Occupant { chunk, pids: Vec::new(), lent: 0 })
+    async fn occupant(&self, engine: EngineId) -> Result<Option<Occupant>, Trouble> {
+        let chunk = self.all().get(&engine).map(|phantom| phantom.chunk);
+        Ok(chunk.map(|chunk| Occupant { chunk, pids: Vec::new(), lent: 0 }))
     }
 
     async fn found(&self) -> Vec<Found> {

@@ -1,8 +1,7 @@
 //! Engines as Docker containers: without privileges, on a network that nothing else is on.
 
-use std::collections::{BTreeMap, HashMap};
-use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -17,8 +16,10 @@ use rollwright_core::fault::Fault;
 use rollwright_core::gpu::{Chunk, EngineId, Order, Trouble};
 use tokio::sync::mpsc;
 
+use super::fence::Fence;
 use super::line::{CommandLine, Place, command_line};
 use super::record::{Record, Records, Runs};
+use super::roster::Roster;
 use super::{Launcher, Program};
 use crate::docker::Engine;
 use crate::docker::labels::{self, Owner};
@@ -34,14 +35,13 @@ const ENGINE: &str = "rollwright.dev/engine";
 const PORT: u16 = 8000;
 /// How long an image may take to be pulled; the order's limit is shorter as a rule.
 const PULL: Duration = Duration::from_hours(1);
-/// Between two looks whether engines live.
-const CARE: Duration = Duration::from_secs(1);
 /// Bytes of shared memory: engines of several GPUs talk through it.
 const SHARED: i64 = 8 << 30;
 /// Processes and threads of one engine: frameworks start hundreds for each GPU.
 const MAX_THREADS: i64 = 16_384;
 
 /// Starts containers.
+#[derive(Debug)]
 pub struct Containers {
     docker: Engine,
     images: Images,
@@ -50,20 +50,18 @@ pub struct Containers {
     policy: EnginePolicy,
     /// Real GPUs are given to containers.
     gpus: bool,
+    /// Where cgroups can be made.
+    fence: Option<Arc<Fence>>,
     incidents: mpsc::Sender<Incident>,
-    running: Arc<Mutex<BTreeMap<EngineId, String>>>,
+    /// Names of containers.
+    roster: Roster<String>,
     /// Held while the network is made.
     making: tokio::sync::Mutex<()>,
 }
 
-impl std::fmt::Debug for Containers {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Containers").field("running", &*self.running()).finish_non_exhaustive()
-    }
-}
-
 impl Containers {
     /// With the records of what an earlier agent started. [`Self::care`] must run beside it.
+    #[expect(clippy::too_many_arguments, reason = "each is another thing that it needs")]
     pub fn new(
         docker: Engine,
         images: Images,
@@ -71,38 +69,24 @@ impl Containers {
         records: Records,
         policy: EnginePolicy,
         gpus: bool,
+        fence: Option<Arc<Fence>>,
         incidents: mpsc::Sender<Incident>,
     ) -> Self {
-        let (running, making) = (Arc::default(), tokio::sync::Mutex::default());
-        Self { docker, images, owner, records, policy, gpus, incidents, running, making }
+        let (roster, making) = (Roster::default(), tokio::sync::Mutex::default());
+        Self { docker, images, owner, records, policy, gpus, fence, incidents, roster, making }
     }
 
     /// Reports engines that die by themselves, without end.
     pub async fn care(&self) {
-        loop {
-            let running = self.running().clone();
-            for (engine, name) in running {
-                // Where Docker does not answer, nothing is known.
-                let ended = matches!(self.docker.running(&name).await, Ok(None));
-                if ended && self.running().remove(&engine).is_some() {
-                    let words = self.docker.last_words(&name).await;
-                    let died = Trouble::Died(format!("its container ended: {words}"));
-                    if self.incidents.send(Incident::Broke(engine, died)).await.is_err() {
-                        return;
-                    }
-                }
-            }
-            tokio::time::sleep(CARE).await;
+        self.roster.care(&self.incidents, |engine, name| self.death(engine, name)).await;
+    }
+
+    async fn death(&self, engine: EngineId, name: String) -> Option<Trouble> {
+        match self.docker.running(&name).await {
+            Ok(None) => Some(self.cause(engine).await),
+            // Where Docker does not answer, nothing is known.
+            Ok(Some(_)) | Err(_) => None,
         }
-    }
-
-    fn running(&self) -> MutexGuard<'_, BTreeMap<EngineId, String>> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether it started, or tried to start, an engine.
-    pub(super) fn has(&self, engine: EngineId) -> bool {
-        self.running().contains_key(&engine)
     }
 
     /// A name that no other agent of this machine uses.
@@ -111,9 +95,11 @@ impl Containers {
         format!("rollwright-engine-{id}-{}", engine.0)
     }
 
-    fn network(&self) -> String {
+    /// Name of the engines' network, another where they reach other machines: a policy that
+    /// was changed holds for the next engine.
+    pub(super) fn network(&self) -> String {
         let id: String = self.owner.id.chars().take(8).collect();
-        format!("rwgpu-{id}")
+        format!("{}-{id}", if self.policy.network { "rwgpo" } else { "rwgpu" })
     }
 
     /// Id of the engines' network, which is there from the first engine on.
@@ -154,7 +140,7 @@ impl Containers {
         }
     }
 
-    fn body(&self, program: &Program, network: String) -> ContainerCreateBody {
+    fn body(&self, program: &Program, host_config: HostConfig) -> ContainerCreateBody {
         let Program { engine, spec, chunk, arena, .. } = program;
         let place = Place { host: "0.0.0.0", port: PORT, chunk: *chunk, arena };
         let CommandLine { command, args, env } = command_line(spec, place);
@@ -168,18 +154,28 @@ impl Containers {
             cmd: Some(cmd),
             env: Some(env.into_iter().map(|(name, value)| format!("{name}={value}")).collect()),
             labels: Some(labels),
-            host_config: Some(self.host_config(program, network)),
+            host_config: Some(host_config),
             ..Default::default()
         }
     }
 
-    fn host_config(&self, program: &Program, network: String) -> HostConfig {
+    fn host_config(
+        &self,
+        program: &Program,
+        network: String,
+        parent: Option<String>,
+    ) -> HostConfig {
         let Program { engine, spec, chunk, .. } = program;
         let pinned = spec.evict == EvictBy::HostPinned;
         let arena = self.records.arena_dir(*engine).display().to_string();
         let arena = pinned.then(|| bind(&arena, false));
-        let ours = self.policy.may_read(&spec.model) && Path::new(&spec.model).exists();
-        let model = ours.then(|| bind(&spec.model, true));
+        // A path that may not be read, or that is not there, is one of the image.
+        let model = self.policy.readable(&spec.model);
+        let model = model.map(|path| Mount {
+            source: Some(path.display().to_string()),
+            ..bind(&spec.model, true)
+        });
+        let most = spec.most_memory().and_then(|bytes| i64::try_from(bytes).ok());
         let request = DeviceRequest {
             device_ids: Some(chunk.gpus().map(|gpu| gpu.to_string()).collect()),
             capabilities: Some(vec![vec!["gpu".into()]]),
@@ -192,6 +188,11 @@ impl Containers {
             device_requests: self.gpus.then(|| vec![request]),
             // Pinned memory of the host is locked memory.
             ulimits: self.gpus.then(|| vec![unlimited]),
+            cgroup_parent: parent,
+            // What was not declared is bounded by what all have together.
+            memory: most,
+            // No more by swapping.
+            memory_swap: most,
             shm_size: Some(SHARED),
             pids_limit: Some(MAX_THREADS),
             cap_drop: Some(vec!["ALL".into()]),
@@ -208,8 +209,46 @@ impl Containers {
         }
     }
 
+    /// The cgroup of the engines, as Docker is told of it. Without one a container runs only
+    /// where nothing is to be bounded.
+    async fn raise(&self) -> Result<Option<String>, Trouble> {
+        let Some(fence) = self.fence.clone() else { return Ok(None) };
+        let (bytes, raised) = (fence.bytes(), Arc::clone(&fence));
+        let raised = tokio::task::spawn_blocking(move || raised.raise()).await;
+        let raised = raised.map_err(std::io::Error::other).and_then(|raised| raised);
+        match raised {
+            Ok(()) => {
+                let parent = self.docker.cgroup_parent(fence.name()).await;
+                parent.map(Some).map_err(|fault| refused(&fault))
+            }
+            Err(_) if bytes == 0 => Ok(None),
+            Err(error) => {
+                let why = format!("the memory of this node's engines cannot be bounded: {error}");
+                Err(Trouble::Refused(Order::Launch, why))
+            }
+        }
+    }
+
+    /// Creates and starts a container, to its end even when nobody waits for it any more:
+    /// Docker would go on by itself, and an order to end it would find nothing yet.
+    async fn run(&self, engine: EngineId, body: ContainerCreateBody) -> Result<(), Trouble> {
+        let (turn, docker) = (self.roster.turn(engine).await, self.docker.clone());
+        let name = self.name(engine);
+        let started = tokio::spawn(async move {
+            let _turn = turn;
+            // One that a try left behind, which nobody waits for any more.
+            docker.remove(&name).await?;
+            docker.create(&name, body).await?;
+            docker.start(&name).await
+        });
+        let started = started.await.map_err(|error| {
+            Trouble::Refused(Order::Launch, format!("the agent failed to start it: {error}"))
+        })?;
+        started.map_err(|fault| refused(&fault))
+    }
+
     /// Where a container is on the engines' network.
-    async fn address(&self, name: &str) -> Result<String, Trouble> {
+    async fn address(&self, engine: EngineId, name: &str) -> Result<String, Trouble> {
         let found = self.docker.raw().inspect_container(name, None::<InspectContainerOptions>);
         let found = found.await;
         let found = found.map_err(|error| {
@@ -221,15 +260,20 @@ impl Containers {
         if let Some(address) = address.filter(|address| !address.is_empty()) {
             return Ok(format!("http://{address}:{PORT}"));
         }
-        let words = self.docker.last_words(name).await;
-        Err(Trouble::Died(format!("its container ended at once: {words}")))
+        Err(self.cause(engine).await)
     }
 
     /// Removes containers of this agent that it has no record of.
     async fn sweep(&self, known: &[String]) {
         let filters = labels::filter(&self.owner, SORT);
         let options = ListContainersOptionsBuilder::default().all(true).filters(&filters).build();
-        let Ok(list) = self.docker.raw().list_containers(Some(options)).await else { return };
+        let list = match self.docker.raw().list_containers(Some(options)).await {
+            Ok(list) => list,
+            Err(error) => {
+                tracing::warn!(%error, "cannot look for engines without a record");
+                return;
+            }
+        };
         let names = list.into_iter().filter_map(|summary| summary.names?.into_iter().next());
         for name in names.map(|name| name.trim_start_matches('/').to_owned()) {
             if !known.contains(&name)
@@ -237,6 +281,9 @@ impl Containers {
             {
                 tracing::warn!(container = name, %fault, "cannot remove an engine without a record");
             }
+        }
+        if let Some(fence) = &self.fence {
+            fence.tidy();
         }
     }
 }
@@ -267,45 +314,68 @@ impl Launcher for Containers {
         let refuse = |why| Trouble::Refused(Order::Launch, why);
         let Some(image) = &spec.image else { return Err(refuse("it names no image".into())) };
         self.policy.check_image(image).map_err(refuse)?;
+        self.policy.check_container_env(spec.env.keys()).map_err(refuse)?;
         let ensured = self.images.ensure(image, self.policy.pull, PULL).await;
         ensured.map_err(|fault| refused(&fault))?;
         let network = self.ensure_network().await?;
+        let parent = self.raise().await?;
         let name = self.name(engine);
-        // One that a try left behind, which nobody waits for any more.
-        self.docker.remove(&name).await.map_err(|fault| refused(&fault))?;
         self.records.make_arena(engine)?;
         let mut program = self.records.program(engine, spec, chunk, String::new());
-        let body = self.body(&program, network);
-        self.docker.create(&name, body).await.map_err(|fault| refused(&fault))?;
-        self.docker.start(&name).await.map_err(|fault| refused(&fault))?;
-        program.url = self.address(&name).await?;
+        let host_config = self.host_config(&program, network, parent);
+        self.run(engine, self.body(&program, host_config)).await?;
+        program.url = self.address(engine, &name).await?;
         self.records.write(&Record::new(&program, Runs::Container(name.clone())))?;
-        self.running().insert(engine, name);
+        self.roster.add(engine, name);
         Ok(program)
     }
 
     async fn end(&self, engine: EngineId) -> Result<(), Trouble> {
-        self.running().remove(&engine);
+        let _turn = self.roster.turn(engine).await;
+        self.roster.ends(engine);
         let removed = self.docker.remove(&self.name(engine)).await;
         removed.map_err(|fault| Trouble::Refused(Order::Stop, fault.to_string()))?;
+        if let Some(fence) = &self.fence {
+            fence.remove(engine);
+        }
         self.records.remove(engine);
+        self.roster.remove(engine);
         Ok(())
     }
 
-    async fn pids(&self, engine: EngineId) -> Vec<u32> {
-        let Some(name) = self.running().get(&engine).cloned() else { return Vec::new() };
-        let top = self.docker.raw().top_processes(&name, None::<TopOptions>).await;
-        let Ok(top) = top else { return Vec::new() };
-        let titles = top.titles.unwrap_or_default();
-        let Some(column) = titles.iter().position(|title| title == "PID") else {
-            return Vec::new();
+    async fn pids(&self, engine: EngineId) -> Result<Vec<u32>, Trouble> {
+        let name = self.name(engine);
+        let unknown = |why: &dyn std::fmt::Display| {
+            Trouble::Unknown(format!("Docker does not say which processes it has: {why}"))
         };
+        let top = match self.docker.raw().top_processes(&name, None::<TopOptions>).await {
+            Ok(top) => top,
+            // One that has ended has none; Docker says that in another way in each version.
+            Err(error) => {
+                return match self.docker.running(&name).await {
+                    Ok(None) => Ok(Vec::new()),
+                    Ok(Some(_)) => Err(unknown(&error)),
+                    Err(fault) => Err(unknown(&fault)),
+                };
+            }
+        };
+        let titles = top.titles.unwrap_or_default();
+        let column = titles.iter().position(|title| title == "PID");
+        let column = column.ok_or_else(|| unknown(&"its list has no column PID"))?;
         let rows = top.processes.unwrap_or_default();
-        rows.iter().filter_map(|row| row.get(column)?.parse().ok()).collect()
+        let pids = rows.iter().map(|row| row.get(column)?.parse().ok()).collect::<Option<_>>();
+        pids.ok_or_else(|| unknown(&"its list has a row without a number"))
     }
 
-    async fn last_words(&self, engine: EngineId) -> String {
-        self.docker.last_words(&self.name(engine)).await
+    async fn cause(&self, engine: EngineId) -> Trouble {
+        let name = self.name(engine);
+        let words = self.docker.last_words(&name).await;
+        let found = self.docker.raw().inspect_container(&name, None::<InspectContainerOptions>);
+        let state = found.await.ok().and_then(|found| found.state);
+        if state.and_then(|state| state.oom_killed).unwrap_or_default() {
+            return super::outgrown(self.fence.as_ref().map_or(0, |fence| fence.bytes()), &words);
+        }
+        Trouble::Died(format!("its container ended: {words}"))
     }
 
     async fn found(&self) -> Vec<Program> {
@@ -318,7 +388,7 @@ impl Launcher for Containers {
                 self.records.remove(program.engine);
                 continue;
             }
-            self.running().insert(program.engine, name.clone());
+            self.roster.add(program.engine, name.clone());
             known.push(name.clone());
             found.push(program);
         }

@@ -1,10 +1,15 @@
 //! Starting the programs that engines are, and finding them again.
 
 mod container;
+mod fence;
 mod line;
+mod log;
 mod process;
 mod record;
+mod roster;
 mod session;
+#[cfg(test)]
+mod tests;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,6 +18,7 @@ use async_trait::async_trait;
 use rollwright_core::gpu::{Chunk, EngineId, Order, Trouble};
 
 pub use container::Containers;
+pub use fence::Fence;
 pub use process::Processes;
 pub use record::Records;
 
@@ -47,11 +53,12 @@ pub trait Launcher: Send + Sync + 'static {
     /// Ends a program, with all that it started.
     async fn end(&self, engine: EngineId) -> Result<(), Trouble>;
 
-    /// Its processes, as this machine numbers them; none is one that has ended.
-    async fn pids(&self, engine: EngineId) -> Vec<u32>;
+    /// Its processes, as this machine numbers them; none is one that has ended. What cannot be
+    /// known is an error, never none.
+    async fn pids(&self, engine: EngineId) -> Result<Vec<u32>, Trouble>;
 
-    /// The end of what it printed, for the message of a failure.
-    async fn last_words(&self, engine: EngineId) -> String;
+    /// Why one that has ended did, with the end of what it printed.
+    async fn cause(&self, engine: EngineId) -> Trouble;
 
     /// Programs that live, those of an earlier process of the agent among them.
     async fn found(&self) -> Vec<Program>;
@@ -67,13 +74,25 @@ pub struct Either {
 }
 
 impl Either {
-    /// Who started an engine; processes for one that nobody knows.
+    /// Who started an engine. A process has a record before it is started, so any other is a
+    /// container, or was to be one.
     fn of(&self, engine: EngineId) -> &dyn Launcher {
         match &self.containers {
-            Some(containers) if containers.has(engine) => &**containers,
+            Some(containers) if !self.processes.has(engine) => &**containers,
             _ => &*self.processes,
         }
     }
+}
+
+/// The trouble of an engine that was killed for lack of memory, where all of the node have
+/// `bytes`.
+fn outgrown(bytes: u64, words: &str) -> Trouble {
+    let all =
+        if bytes == 0 { String::new() } else { format!(", and all of its node {bytes} bytes") };
+    Trouble::HostOutgrown(format!(
+        "declare more `host` in its footprint (it may take that and {} GiB for each GPU{all}): {words}",
+        EngineSpec::BESIDE >> 30
+    ))
 }
 
 #[async_trait]
@@ -95,19 +114,15 @@ impl Launcher for Either {
     }
 
     async fn end(&self, engine: EngineId) -> Result<(), Trouble> {
-        // One that was about to be started may be either.
-        if let Some(containers) = &self.containers {
-            containers.end(engine).await?;
-        }
-        self.processes.end(engine).await
+        self.of(engine).end(engine).await
     }
 
-    async fn pids(&self, engine: EngineId) -> Vec<u32> {
+    async fn pids(&self, engine: EngineId) -> Result<Vec<u32>, Trouble> {
         self.of(engine).pids(engine).await
     }
 
-    async fn last_words(&self, engine: EngineId) -> String {
-        self.of(engine).last_words(engine).await
+    async fn cause(&self, engine: EngineId) -> Trouble {
+        self.of(engine).cause(engine).await
     }
 
     async fn found(&self) -> Vec<Program> {

@@ -1,13 +1,11 @@
-//! Engines as processes of this node, each the leader of a session. They outlive the agent,
-//! and the next one finds them by their records.
+//! Engines as processes of this node, each the leader of a session, in a cgroup of its own
+//! where one can be made. They outlive the agent, and the next one finds them by their records.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::{Read as _, Seek as _, SeekFrom};
 use std::net::TcpListener;
-use std::path::Path;
 use std::process::Stdio;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -16,9 +14,11 @@ use rustix::process::Signal;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::line::{CommandLine, Place, command_line, gpus};
+use super::fence::Fence;
+use super::line::{Place, command_line, gpus};
 use super::record::{Leader, Record, Records, Runs};
-use super::{Launcher, Program, session};
+use super::roster::Roster;
+use super::{Launcher, Program, log, session};
 use crate::gpu::spec::{EngineSpec, Incident};
 use crate::policy::EnginePolicy;
 
@@ -26,31 +26,24 @@ use crate::policy::EnginePolicy;
 const MARK: &str = "ROLLWRIGHT_ENGINE";
 /// How long an engine that is told to end may take before it is killed.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// How long what is left of an engine may take to end.
+const SWEEP: Duration = Duration::from_secs(10);
 /// Between two looks at processes.
 const LOOK: Duration = Duration::from_millis(50);
-/// Between two looks at what engines have printed, and at those that this agent did not start.
-const CARE: Duration = Duration::from_secs(1);
-/// Bytes of a log beyond which the older part goes.
-const MOST_LOG: u64 = 8 << 20;
-/// Bytes of a log that a failure shows.
-const WORDS: u64 = 800;
 
-/// Starts processes.
+/// Starts processes. Cheap to clone.
+#[derive(Debug, Clone)]
 pub struct Processes {
     records: Records,
     policy: EnginePolicy,
     /// Of this state directory: two agents of one machine may know engines by one number.
     owner: String,
-    /// A real GPU is offered to the process, by `CUDA_VISIBLE_DEVICES`.
+    /// Real GPUs are offered to processes, by `CUDA_VISIBLE_DEVICES`.
     gpus: bool,
+    /// Where cgroups can be made.
+    fence: Option<Arc<Fence>>,
     incidents: mpsc::Sender<Incident>,
-    running: Arc<Mutex<BTreeMap<EngineId, Leader>>>,
-}
-
-impl std::fmt::Debug for Processes {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Processes").field("running", &*self.running()).finish_non_exhaustive()
-    }
+    roster: Arc<Roster<Leader>>,
 }
 
 impl Processes {
@@ -60,73 +53,186 @@ impl Processes {
         policy: EnginePolicy,
         owner: String,
         gpus: bool,
+        fence: Option<Arc<Fence>>,
         incidents: mpsc::Sender<Incident>,
     ) -> Self {
-        Self { records, policy, owner, gpus, incidents, running: Arc::default() }
+        Self { records, policy, owner, gpus, fence, incidents, roster: Arc::default() }
     }
 
     /// Reports engines that die by themselves and keeps their logs small, without end.
     pub async fn care(&self) {
-        loop {
-            let running = self.running().clone();
-            for (engine, leader) in running {
-                shorten(&self.records.log(engine));
-                // One that is being ended is no longer among the running.
-                if leader.session().is_empty() && self.running().remove(&engine).is_some() {
-                    let why = format!("its process ended: {}", self.last_words(engine).await);
-                    let broke = Incident::Broke(engine, Trouble::Died(why));
-                    if self.incidents.send(broke).await.is_err() {
-                        return;
-                    }
-                }
-            }
-            tokio::time::sleep(CARE).await;
+        self.roster.care(&self.incidents, |engine, leader| self.death(engine, leader)).await;
+    }
+
+    async fn death(&self, engine: EngineId, leader: Leader) -> Option<Trouble> {
+        self.blocking(move |us| {
+            log::shorten(&us.records.log(engine));
+            leader.session().is_empty().then(|| us.cause(engine))
+        })
+        .await
+        .unwrap_or_default()
+    }
+
+    /// Whether an engine is a process of this agent, or was to be one.
+    pub(super) fn has(&self, engine: EngineId) -> bool {
+        let is_ours = |record: Record| !matches!(record.runs, Runs::Container(_));
+        self.roster.get(engine).is_some() || self.records.read(engine).is_some_and(is_ours)
+    }
+
+    /// What reads `/proc` and files, off the runtime's threads.
+    async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Self) -> T + Send + 'static,
+    ) -> Result<T, Trouble> {
+        let us = self.clone();
+        let done = tokio::task::spawn_blocking(move || work(&us)).await;
+        done.map_err(|error| Trouble::Unknown(error.to_string()))
+    }
+
+    fn mark(&self) -> String {
+        format!("{MARK}={}/", self.owner)
+    }
+
+    /// Why an engine ended.
+    fn cause(&self, engine: EngineId) -> Trouble {
+        let words = log::last_words(&self.records.log(engine));
+        match &self.fence {
+            Some(fence) if fence.ran_out(engine) => super::outgrown(fence.bytes(), &words),
+            _ => Trouble::Died(format!("its process ended: {words}")),
         }
     }
 
-    fn running(&self) -> MutexGuard<'_, BTreeMap<EngineId, Leader>> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The living processes of an engine: those of its cgroup, and of its session.
+    fn members(&self, engine: EngineId) -> Result<Vec<u32>, Trouble> {
+        let recorded = || match self.records.read(engine)?.runs {
+            Runs::Process(leader) => Some(leader),
+            Runs::Unborn | Runs::Container(_) => None,
+        };
+        let leader = self.roster.get(engine).or_else(recorded);
+        let enclosed = self.fence.as_ref().map_or(Ok(None), |fence| fence.pids(engine));
+        let enclosed = enclosed.map_err(|error| {
+            Trouble::Unknown(format!("the processes of its cgroup cannot be read: {error}"))
+        })?;
+        let mut pids: BTreeSet<u32> = leader.iter().flat_map(Leader::session).collect();
+        pids.extend(enclosed.into_iter().flatten().filter(|pid| session::lives(*pid)));
+        Ok(pids.into_iter().collect())
     }
 
-    fn mark(&self, engine: EngineId) -> String {
-        format!("{MARK}={}/{}", self.owner, engine.0)
+    /// All that is to end with an engine: what has left its session still carries its mark.
+    fn descendants(&self, engine: EngineId) -> Result<Vec<u32>, Trouble> {
+        let mut pids: BTreeSet<u32> = self.members(engine)?.into_iter().collect();
+        let marked = session::marked(&self.mark()).into_iter().filter(|(_, of)| *of == engine);
+        pids.extend(marked.map(|(pid, _)| pid));
+        Ok(pids.into_iter().collect())
     }
 
-    fn spawn(&self, engine: EngineId, line: &CommandLine, chunk: Chunk) -> Result<Leader, Trouble> {
-        let refused = |why: String| Trouble::Refused(Order::Launch, why);
+    /// Starts a process; not to be dropped half done.
+    fn begin(&self, program: &Program, port: u16) -> Result<(), Trouble> {
+        let (engine, spec) = (program.engine, &program.spec);
+        self.records.make_arena(engine)?;
+        // Were the agent killed now, the next one would find the process by its mark.
+        self.records.write(&Record::new(program, Runs::Unborn))?;
+        let place = Place { host: "127.0.0.1", port, chunk: program.chunk, arena: &program.arena };
+        let started = self.enclose(engine, spec.most_memory());
+        let started = started.and_then(|entry| self.spawn(program, place, entry));
+        let leader = started.inspect_err(|_| self.forget(engine))?;
+        self.roster.add(engine, leader.clone());
+        self.records.write(&Record::new(program, Runs::Process(leader)))
+    }
+
+    /// The door to the engine's cgroup. Without one it runs only where nothing is to be bounded.
+    fn enclose(&self, engine: EngineId, most: Option<u64>) -> Result<Option<File>, Trouble> {
+        let Some(fence) = &self.fence else { return Ok(None) };
+        match fence.enclose(engine, most) {
+            Ok(entry) => Ok(Some(entry)),
+            Err(error) if fence.bytes() == 0 => {
+                tracing::warn!(engine = engine.0, %error, "an engine without a cgroup");
+                Ok(None)
+            }
+            Err(error) => Err(refused(format!("its memory cannot be bounded: {error}"))),
+        }
+    }
+
+    fn spawn(
+        &self,
+        program: &Program,
+        place: Place<'_>,
+        entry: Option<File>,
+    ) -> Result<Leader, Trouble> {
+        let Program { engine, spec, chunk, .. } = program;
+        let line = command_line(spec, place);
         let words = line.whole();
-        let Some((program, args)) = words.split_first() else {
+        let Some((named, args)) = words.split_first() else {
             return Err(refused("it names no program: give one in `args`".into()));
         };
-        self.policy.check_program(program).map_err(refused)?;
-        let path = self.records.log(engine);
-        let log = File::options().create(true).append(true).open(&path);
-        let log = log.map_err(|error| refused(format!("no log {}: {error}", path.display())))?;
+        let found = self.policy.program(named).map_err(refused)?;
+        self.policy.check_process_env(spec.env.keys()).map_err(refused)?;
+        let path = self.records.log(*engine);
+        let log = log::open(&path)
+            .map_err(|error| refused(format!("no log {}: {error}", path.display())))?;
         let errors = log.try_clone().map_err(|error| refused(error.to_string()))?;
-        let mut command = tokio::process::Command::new(program);
+        let mut command = tokio::process::Command::new(&found);
         command.args(args).envs(line.env.iter().map(|(name, value)| (name, value)));
         command.env(MARK, format!("{}/{}", self.owner, engine.0));
         if self.gpus {
-            command.env("CUDA_VISIBLE_DEVICES", gpus(chunk));
+            command.env("CUDA_VISIBLE_DEVICES", gpus(*chunk));
             // As the agent numbers them.
             command.env("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
         }
         command.stdin(Stdio::null()).stdout(log).stderr(errors);
-        lead_session(&mut command);
-        let mut child = command
-            .spawn()
-            .map_err(|error| refused(format!("`{program}` cannot be started: {error}")))?;
+        stand_alone(&mut command, entry);
+        let mut child = command.spawn().map_err(|error| {
+            refused(format!("`{}` cannot be started: {error}", found.display()))
+        })?;
         let leader = child.id().and_then(Leader::of);
         // Reaped when it ends; until then it counts as what it is, a zombie.
         tokio::spawn(async move { child.wait().await });
         leader.ok_or_else(|| Trouble::Died("it ended at once".into()))
     }
+
+    /// What is kept of an engine of which nothing runs.
+    fn forget(&self, engine: EngineId) {
+        if let Some(fence) = &self.fence {
+            fence.remove(engine);
+        }
+        self.records.remove(engine);
+        self.roster.remove(engine);
+    }
+
+    /// The engines of which something is left, and those that live.
+    fn look(&self) -> (BTreeSet<EngineId>, Vec<Program>) {
+        let mut living = Vec::new();
+        let mut left: BTreeSet<EngineId> = self.fence.iter().flat_map(|f| f.held()).collect();
+        left.extend(session::marked(&self.mark()).into_iter().map(|(_, engine)| engine));
+        for record in self.records.all() {
+            let Some(program) = self.records.recorded(&record) else { continue };
+            match &record.runs {
+                Runs::Process(leader) if !leader.session().is_empty() => {
+                    left.remove(&program.engine);
+                    self.roster.add(program.engine, leader.clone());
+                    living.push(program);
+                }
+                Runs::Process(_) | Runs::Unborn => drop(left.insert(program.engine)),
+                Runs::Container(_) => {}
+            }
+        }
+        (left, living)
+    }
+}
+
+fn refused(why: String) -> Trouble {
+    Trouble::Refused(Order::Launch, why)
 }
 
 /// The engine shall outlive the agent, and be ended with all that it starts.
-fn lead_session(command: &mut tokio::process::Command) {
-    let begin = || rustix::process::setsid().map(drop).map_err(Into::into);
-    // SAFETY: between fork and exec it makes one system call, and touches no memory or lock.
+fn stand_alone(command: &mut tokio::process::Command, entry: Option<File>) {
+    let begin = move || {
+        if let Some(entry) = &entry {
+            rustix::io::write(entry, b"0")?;
+        }
+        rustix::process::setsid().map(drop).map_err(Into::into)
+    };
+    // SAFETY: between fork and exec it makes two system calls, and touches no memory or lock.
     #[expect(unsafe_code, reason = "there is no safe way to call setsid in a child")]
     unsafe {
         command.pre_exec(begin);
@@ -140,29 +246,6 @@ fn free_port() -> Result<u16, Trouble> {
     free.map_err(|error| Trouble::Refused(Order::Launch, format!("no port is free: {error}")))
 }
 
-/// Keeps the latter half of a log that has grown too long. Its writer appends, so it goes on
-/// at the new end.
-fn shorten(path: &Path) {
-    let long = std::fs::metadata(path).is_ok_and(|meta| meta.len() > MOST_LOG);
-    if long && let Err(error) = halve(path) {
-        tracing::warn!(path = %path.display(), %error, "cannot shorten a log");
-    }
-}
-
-fn halve(path: &Path) -> std::io::Result<()> {
-    std::fs::write(path.with_extension("log.old"), tail(path, MOST_LOG / 2)?)?;
-    File::options().write(true).open(path)?.set_len(0)
-}
-
-fn tail(path: &Path, bytes: u64) -> std::io::Result<Vec<u8>> {
-    let mut file = File::open(path)?;
-    let length = file.metadata()?.len();
-    file.seek(SeekFrom::Start(length.saturating_sub(bytes)))?;
-    let mut tail = Vec::new();
-    file.take(bytes).read_to_end(&mut tail)?;
-    Ok(tail)
-}
-
 #[async_trait]
 impl Launcher for Processes {
     async fn start(
@@ -171,80 +254,69 @@ impl Launcher for Processes {
         spec: Arc<EngineSpec>,
         chunk: Chunk,
     ) -> Result<Program, Trouble> {
+        let turn = self.roster.turn(engine).await;
         let port = free_port()?;
         let url = format!("http://127.0.0.1:{port}");
         let program = self.records.program(engine, spec, chunk, url);
-        let place = Place { host: "127.0.0.1", port, chunk, arena: &program.arena };
-        let line = command_line(&program.spec, place);
-        self.records.make_arena(engine)?;
-        // Were the agent killed now, the next one would find the process by its mark.
-        self.records.write(&Record::new(&program, Runs::Unborn))?;
-        let leader = self.spawn(engine, &line, chunk);
-        let leader = leader.inspect_err(|_| self.records.remove(engine))?;
-        self.running().insert(engine, leader.clone());
-        self.records.write(&Record::new(&program, Runs::Process(leader)))?;
-        Ok(program)
+        self.blocking(move |us| {
+            let _turn = turn;
+            us.begin(&program, port).map(|()| program)
+        })
+        .await?
     }
 
     async fn end(&self, engine: EngineId) -> Result<(), Trouble> {
-        let leader = self.running().remove(&engine);
-        let leader = leader.or_else(|| match self.records.read(engine)?.runs {
-            Runs::Process(leader) => Some(leader),
-            Runs::Unborn | Runs::Container(_) => None,
-        });
-        let there = || match &leader {
-            Some(leader) => leader.session(),
-            None => session::marked(&self.mark(engine)),
-        };
-        session::kill(&there(), Signal::TERM);
-        let until = Instant::now() + PATIENCE;
+        let _turn = self.roster.turn(engine).await;
+        self.roster.ends(engine);
+        let begun = Instant::now();
+        let mut told = false;
         loop {
-            let left = there();
+            let left = self.blocking(move |us| us.descendants(engine)).await??;
             if left.is_empty() {
                 break;
             }
-            if Instant::now() >= until {
+            if begun.elapsed() >= PATIENCE {
                 session::kill(&left, Signal::KILL);
+            } else if !std::mem::replace(&mut told, true) {
+                session::kill(&left, Signal::TERM);
             }
             tokio::time::sleep(LOOK).await;
         }
-        self.records.remove(engine);
-        Ok(())
+        self.blocking(move |us| us.forget(engine)).await
     }
 
-    async fn pids(&self, engine: EngineId) -> Vec<u32> {
-        let leader = self.running().get(&engine).cloned();
-        leader.map(|leader| leader.session()).unwrap_or_default()
+    async fn pids(&self, engine: EngineId) -> Result<Vec<u32>, Trouble> {
+        self.blocking(move |us| us.members(engine)).await?
     }
 
-    async fn last_words(&self, engine: EngineId) -> String {
-        let tail = tail(&self.records.log(engine), WORDS).unwrap_or_default();
-        String::from_utf8_lossy(&tail).trim().to_owned()
+    async fn cause(&self, engine: EngineId) -> Trouble {
+        self.blocking(move |us| Self::cause(us, engine)).await.unwrap_or_else(|unknown| unknown)
     }
 
     async fn found(&self) -> Vec<Program> {
-        let mut found = Vec::new();
-        for record in self.records.all() {
-            let Some(program) = self.records.recorded(&record) else { continue };
-            match &record.runs {
-                Runs::Process(leader) if !leader.session().is_empty() => {
-                    self.running().insert(program.engine, leader.clone());
-                    found.push(program);
-                }
-                Runs::Process(_) => self.records.remove(program.engine),
-                Runs::Unborn => {
-                    session::kill(&session::marked(&self.mark(program.engine)), Signal::KILL);
-                    self.records.remove(program.engine);
-                }
-                Runs::Container(_) => {}
+        let (left, living) = match self.blocking(Self::look).await {
+            Ok(seen) => seen,
+            Err(error) => {
+                tracing::warn!(%error, "cannot look for engines of an earlier agent");
+                return Vec::new();
+            }
+        };
+        for engine in left {
+            // An earlier agent was starting or ending it, or its leader is gone.
+            if tokio::time::timeout(SWEEP, self.end(engine)).await.is_err() {
+                tracing::warn!(engine = engine.0, "what is left of an engine cannot be ended");
             }
         }
-        found
+        living
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+    use std::os::unix::process::ExitStatusExt as _;
+    use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
     use rollwright_core::gpu::Degree;
 
     use super::*;
@@ -266,44 +338,39 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn one_whose_agent_died_as_it_was_started_is_ended() {
+    /// What an earlier agent may have left of an engine.
+    fn left_behind(record: Option<&[u8]>) -> (tempfile::TempDir, Processes, std::process::Child) {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
         let dir = tempfile::tempdir().unwrap();
         let records = Records::open(dir.path()).unwrap();
         let (incidents, _) = mpsc::channel(1);
-        let processes = Processes::new(
-            records.clone(),
-            EnginePolicy::default(),
-            format!("unborn-{}", std::process::id()),
-            false,
-            incidents,
-        );
-        let engine = EngineId(5);
-        let chunk = Chunk::new(0, 0, Degree::new(1).unwrap()).unwrap();
-        let program = records.program(engine, Arc::new(spec()), chunk, String::new());
-        records.write(&Record::new(&program, Runs::Unborn)).unwrap();
-        let mark = processes.mark(engine);
-        let (name, value) = mark.split_once('=').unwrap();
-        let mut child =
-            std::process::Command::new("sleep").arg("1000").env(name, value).spawn().unwrap();
-        assert_eq!(processes.found().await, []);
-        assert!(!child.wait().unwrap().success(), "it was killed");
-        assert_eq!(records.read(engine), None);
+        let owner = format!("left-{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
+        let policy = EnginePolicy::default();
+        let processes = Processes::new(records, policy, owner, false, None, incidents);
+        if let Some(record) = record {
+            std::fs::write(dir.path().join("engines/5.json"), record).unwrap();
+        }
+        let (name, value) = (MARK, format!("{}/5", processes.owner));
+        let mut sleep = std::process::Command::new("sleep");
+        let child = sleep.arg("1000").env(name, value).spawn().unwrap();
+        (dir, processes, child)
     }
 
-    #[test]
-    fn a_long_log_keeps_its_end() {
+    #[tokio::test]
+    async fn what_an_earlier_agent_left_without_a_record_of_it_is_ended() {
+        let chunk = Chunk::new(0, 0, Degree::new(1).unwrap()).unwrap();
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("1.log");
-        let lines = "a line of an engine\n".repeat(MOST_LOG as usize / 20);
-        std::fs::write(&path, &lines).unwrap();
-        shorten(&path);
-        assert_eq!(std::fs::metadata(&path).unwrap().len(), lines.len() as u64, "not too long yet");
-        std::fs::write(&path, format!("{lines}the end of it all\n")).unwrap();
-        shorten(&path);
-        assert_eq!(std::fs::metadata(&path).unwrap().len(), 0);
-        let old = std::fs::read(path.with_extension("log.old")).unwrap();
-        assert_eq!(old.len() as u64, MOST_LOG / 2);
-        assert!(old.ends_with(b"the end of it all\n"));
+        let records = Records::open(dir.path()).unwrap();
+        let program = records.program(EngineId(5), Arc::new(spec()), chunk, String::new());
+        // It was killed as it was about to start an engine, or its record cannot be read.
+        let unborn = serde_json::to_vec(&Record::new(&program, Runs::Unborn)).unwrap();
+        for record in [Some(&unborn[..]), Some(b"{}"), None] {
+            let (_dir, processes, mut child) = left_behind(record);
+            assert_eq!(processes.found().await, []);
+            // One that was not ended is killed here, which shows.
+            let _gone = child.kill();
+            assert_eq!(child.wait().unwrap().signal(), Some(Signal::TERM.as_raw()));
+            assert_eq!(processes.records.read(EngineId(5)), None);
+        }
     }
 }

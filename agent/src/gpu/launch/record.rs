@@ -1,7 +1,8 @@
 //! What an agent writes down of the programs that it started, so that the next one knows.
 
+use std::fs::Permissions;
 use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -14,7 +15,8 @@ use crate::gpu::spec::EngineSpec;
 /// Below the state directory of an agent.
 const DIR: &str = "engines";
 
-/// A file for each program, readable by the agent alone: environments may hold secrets.
+/// A file for each program, and what it prints, readable by the agent alone: both may hold
+/// secrets.
 #[derive(Debug, Clone)]
 pub struct Records {
     dir: PathBuf,
@@ -65,6 +67,7 @@ impl Records {
     pub fn open(state_dir: &Path) -> std::io::Result<Self> {
         let dir = state_dir.join(DIR);
         std::fs::create_dir_all(&dir)?;
+        std::fs::set_permissions(&dir, Permissions::from_mode(0o700))?;
         Ok(Self { dir })
     }
 

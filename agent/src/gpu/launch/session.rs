@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use rollwright_core::gpu::EngineId;
+
 use super::record::Leader;
 
 /// What of `/proc/PID/stat` matters.
@@ -60,13 +62,20 @@ fn pids() -> impl Iterator<Item = u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// Processes that were started with this in their environment.
-pub(super) fn marked(mark: &str) -> Vec<u32> {
-    let has = |pid: &u32| {
-        let env = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-        env.split(|byte| *byte == 0).any(|entry| entry == mark.as_bytes())
+/// Whether a process runs.
+pub(super) fn lives(pid: u32) -> bool {
+    stat(pid).is_some_and(|stat| stat.state != 'Z')
+}
+
+/// Processes that have this and an engine's number in their environment, and whose they are.
+pub(super) fn marked(mark: &str) -> Vec<(u32, EngineId)> {
+    let engine = |pid: u32| {
+        let env = fs::read(format!("/proc/{pid}/environ")).ok()?;
+        let mut entries = env.split(|byte| *byte == 0);
+        let number = entries.find_map(|entry| entry.strip_prefix(mark.as_bytes()))?;
+        Some((pid, EngineId(std::str::from_utf8(number).ok()?.parse().ok()?)))
     };
-    pids().filter(has).collect()
+    pids().filter_map(engine).collect()
 }
 
 /// Sends a signal to each; those that are gone are.

@@ -25,8 +25,7 @@ impl Blocks {
         if free.len() < count {
             return None;
         }
-        let blocks: Vec<usize> = free.iter().take(count).copied().collect();
-        free.retain(|block| !blocks.contains(block));
+        let blocks = (0..count).map_while(|_| free.pop_first()).collect();
         Some(Lease { blocks, home: self.clone() })
     }
 

@@ -3,12 +3,12 @@
 
 use std::io::{self, BufRead as _, BufReader, IoSlice, Write as _};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use std::os::unix::fs::FileTypeExt as _;
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
+use rustix::fs::{FileType, Mode, OFlags, fstat};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use serde_json::{Value, json};
 
@@ -33,11 +33,14 @@ pub(super) struct Hello {
 impl Link {
     /// Connects, and hands over the blocks.
     pub(super) fn open(socket: &Path, hello: Hello, blocks: &[OwnedFd]) -> io::Result<Self> {
-        // The directory is the server's: it shall not lead the agent to another's socket.
-        if !std::fs::symlink_metadata(socket)?.file_type().is_socket() {
+        // The directory is the server's: it shall not lead the agent to another's socket, not
+        // even by an exchange between a look and the call.
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let door = rustix::fs::open(socket, flags, Mode::empty())?;
+        if FileType::from_raw_mode(fstat(&door)?.st_mode) != FileType::Socket {
             return Err(io::Error::other(format!("{} is no socket", socket.display())));
         }
-        let stream = UnixStream::connect(socket)?;
+        let stream = UnixStream::connect(format!("/proc/self/fd/{}", door.as_raw_fd()))?;
         stream.set_read_timeout(Some(ANSWERS_IN))?;
         stream.set_write_timeout(Some(ANSWERS_IN))?;
         let mut link = Self(BufReader::new(stream));
@@ -93,5 +96,34 @@ impl Link {
         }
         let why = answer.get("error").and_then(Value::as_str).unwrap_or("no reason given");
         Err(io::Error::other(why.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    const HELLO: Hello = Hello { kind: "none", block_bytes: 1, bytes: 0 };
+
+    #[test]
+    fn a_socket_is_connected_to_and_a_link_to_one_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let (socket, link) = (dir.path().join("sock"), dir.path().join("link"));
+        let listener = UnixListener::bind(&socket).unwrap();
+        symlink(&socket, &link).unwrap();
+        let refused = Link::open(&link, HELLO, &[]).unwrap_err();
+        assert!(refused.to_string().contains("no socket"), "{refused}");
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.write_all(b"{\"ok\": true}\n").unwrap();
+            let mut hello = String::new();
+            BufReader::new(stream).read_line(&mut hello).unwrap();
+            hello
+        });
+        Link::open(&socket, HELLO, &[]).unwrap();
+        assert!(server.join().unwrap().contains("\"kind\":\"none\""));
     }
 }

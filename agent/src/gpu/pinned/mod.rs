@@ -12,7 +12,6 @@ mod memory;
 mod weights;
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use async_trait::async_trait;
@@ -26,16 +25,18 @@ pub use self::weights::{Weights, WeightsError};
 use super::http::Http;
 use super::launch::Program;
 use super::mover::Mover;
+use crate::policy::EnginePolicy;
 
-/// Weights in memory of the node, once each.
-type Images = BTreeMap<String, Weak<dyn Image>>;
+/// A model's weights in memory of the node; locked while they are read.
+type Slot = Arc<tokio::sync::Mutex<Option<Weak<dyn Image>>>>;
 
 /// Engines whose weights the agent keeps. Those of an earlier agent are not taken over: the
 /// memory was that agent's.
 pub struct HostPinned {
     memory: Arc<dyn Memory>,
     gpus: Vec<Blocks>,
-    images: Mutex<Images>,
+    policy: EnginePolicy,
+    images: Mutex<BTreeMap<String, Slot>>,
     engines: Mutex<BTreeMap<EngineId, Arc<Server>>>,
     http: Http,
 }
@@ -78,12 +79,31 @@ async fn blocking<T: Send + 'static>(
     done.map_err(|error| refused(what, &error))?
 }
 
+fn kept(slot: &Slot) -> bool {
+    slot.try_lock().is_ok_and(|slot| slot.as_ref().is_some_and(|image| image.strong_count() > 0))
+}
+
+/// A model's weights, where the policy lets engines read them, all files of it.
+fn weights(policy: &EnginePolicy, model: &str) -> Result<Weights, Trouble> {
+    let closed = |path: &dyn std::fmt::Display| {
+        let why = format!("{path} is not there, or not in `engines.models` of the agent's policy");
+        refused(Order::Launch, &why)
+    };
+    let path = policy.readable(model).ok_or_else(|| closed(&model))?;
+    let weights =
+        Weights::find(&path).map_err(|error| troubled(Order::Launch, &MemoryError::from(error)))?;
+    if let Some(file) = weights.files().find(|file| !policy.holds(file)) {
+        return Err(closed(&file.display()));
+    }
+    Ok(weights)
+}
+
 impl HostPinned {
-    /// For a node of so many GPUs.
-    pub fn new(memory: Arc<dyn Memory>, gpus: u32) -> Self {
+    /// For a node of so many GPUs, with the models that the policy lets engines read.
+    pub fn new(memory: Arc<dyn Memory>, gpus: u32, policy: EnginePolicy) -> Self {
         let gpus = (0..gpus).map(|_| Blocks::new(memory.blocks())).collect();
         let (images, engines, http) = (Mutex::default(), Mutex::default(), Http::default());
-        Self { memory, gpus, images, engines, http }
+        Self { memory, gpus, policy, images, engines, http }
     }
 
     fn server(&self, engine: EngineId) -> Result<Arc<Server>, Trouble> {
@@ -93,23 +113,33 @@ impl HostPinned {
 
     /// A model's weights; those that another engine has are shared.
     async fn image(&self, model: &str) -> Result<Arc<dyn Image>, Trouble> {
-        if let Some(image) = lock(&self.images).get(model).and_then(Weak::upgrade) {
+        let what = Order::Launch;
+        let slot = {
+            let mut images = lock(&self.images);
+            images.retain(|_, slot| Arc::strong_count(slot) > 1 || kept(slot));
+            Arc::clone(images.entry(model.to_owned()).or_default())
+        };
+        // Whoever reads them keeps the lock, even when nobody waits for it any more.
+        let mut slot = slot.lock_owned().await;
+        if let Some(image) = slot.as_ref().and_then(Weak::upgrade) {
             return Ok(image);
         }
-        let (memory, path) = (Arc::clone(&self.memory), model.to_owned());
-        let image: Arc<dyn Image> = blocking(Order::Launch, move || {
-            let image = Weights::find(Path::new(&path)).map_err(MemoryError::from);
-            let image = image.and_then(|weights| memory.pin(&weights));
-            image.map(Arc::from).map_err(|error| troubled(Order::Launch, &error))
+        let (memory, policy, model) =
+            (Arc::clone(&self.memory), self.policy.clone(), model.to_owned());
+        blocking(what, move || {
+            let weights = weights(&policy, &model)?;
+            let image = memory.pin(&weights).map_err(|error| troubled(what, &error))?;
+            let image: Arc<dyn Image> = Arc::from(image);
+            *slot = Some(Arc::downgrade(&image));
+            Ok(image)
         })
-        .await?;
-        let mut images = lock(&self.images);
-        images.retain(|_, image| image.strong_count() > 0);
-        images.insert(model.to_owned(), Arc::downgrade(&image));
-        Ok(image)
+        .await
     }
 
     async fn restore(&self, what: Order, server: &Arc<Server>) -> Result<(), Trouble> {
+        if lock(&server.lent).is_some() {
+            return Err(refused(what, "it has its weights already"));
+        }
         let bytes = server.image.bytes().len() as u64;
         let count = bytes.div_ceil(self.memory.block_bytes()) as usize;
         let home = &self.gpus[server.gpu as usize];
@@ -191,5 +221,104 @@ impl Mover for HostPinned {
         let server = lock(&self.engines).get(&engine).cloned();
         let lent = server.and_then(|server| lock(&server.lent).clone());
         lent.map_or(0, |lease| lease.blocks.len() as u64 * self.memory.block_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+    use std::os::unix::fs::symlink;
+    use std::path::Path;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    /// No GPU: it counts how often weights are read.
+    #[derive(Default)]
+    struct Counted(AtomicUsize);
+
+    struct Nothing;
+
+    impl Image for Nothing {
+        fn bytes(&self) -> &[u8] {
+            &[]
+        }
+    }
+
+    impl Memory for Counted {
+        fn kind(&self) -> &'static str {
+            "none"
+        }
+
+        fn block_bytes(&self) -> u64 {
+            1
+        }
+
+        fn blocks(&self) -> usize {
+            0
+        }
+
+        fn pin(&self, _: &Weights) -> Result<Box<dyn Image>, MemoryError> {
+            self.0.fetch_add(1, Ordering::SeqCst);
+            Ok(Box::new(Nothing))
+        }
+
+        fn export(&self, _: u32) -> Result<Vec<OwnedFd>, MemoryError> {
+            Ok(Vec::new())
+        }
+
+        fn restore(&self, _: u32, _: &dyn Image, _: &[usize]) -> Result<(), MemoryError> {
+            Ok(())
+        }
+    }
+
+    fn file(path: &Path) {
+        let header = br"{}";
+        std::fs::write(path, [&(header.len() as u64).to_le_bytes()[..], header].concat()).unwrap();
+    }
+
+    fn pinned(models: &Path) -> (Arc<Counted>, HostPinned) {
+        let memory = Arc::new(Counted::default());
+        let models = vec![format!("{}/*", models.display())];
+        let policy = EnginePolicy { models, ..EnginePolicy::default() };
+        (Arc::clone(&memory), HostPinned::new(memory, 1, policy))
+    }
+
+    #[tokio::test]
+    async fn weights_that_several_want_at_once_are_read_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let model = dir.path().join("judge.safetensors");
+        file(&model);
+        let (memory, pinned) = pinned(dir.path());
+        let model = model.to_str().unwrap();
+        let (one, two) = tokio::join!(pinned.image(model), pinned.image(model));
+        assert!(Arc::ptr_eq(&one.unwrap(), &two.unwrap()));
+        assert_eq!(memory.0.load(Ordering::SeqCst), 1);
+        drop(pinned.image(model).await.unwrap());
+        assert_eq!(memory.0.load(Ordering::SeqCst), 2, "nobody had them any more");
+    }
+
+    #[tokio::test]
+    async fn weights_that_the_policy_closes_are_not_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |path: &str| dir.path().join(path);
+        for made in ["models/judge", "models/hub", "secrets"] {
+            std::fs::create_dir_all(at(made)).unwrap();
+        }
+        file(&at("secrets/model.safetensors"));
+        file(&at("models/hub/blob"));
+        symlink(at("secrets"), at("models/out")).unwrap();
+        let inner = at("models/judge/model.safetensors");
+        symlink(at("secrets/model.safetensors"), &inner).unwrap();
+        let (memory, pinned) = pinned(&at("models"));
+        for closed in ["secrets", "models/out", "models/judge"] {
+            let refused = pinned.image(at(closed).to_str().unwrap()).await.err().unwrap();
+            assert!(refused.to_string().contains("engines.models"), "{closed}: {refused}");
+        }
+        assert_eq!(memory.0.load(Ordering::SeqCst), 0);
+        // As a hub's cache has them: links within what may be read.
+        std::fs::remove_file(&inner).unwrap();
+        symlink("../hub/blob", &inner).unwrap();
+        assert!(pinned.image(at("models/judge").to_str().unwrap()).await.is_ok());
     }
 }

@@ -59,12 +59,18 @@ impl Weights {
     pub fn find(model: &Path) -> Result<Self, WeightsError> {
         let mut weights = Self { parts: Vec::new(), bytes: 0 };
         for path in files(model)? {
+            let path = path.canonicalize().map_err(|source| WeightsError::Read { path, source })?;
             let (start, bytes) = data_section(&path)?;
             let at = weights.bytes.next_multiple_of(ALIGNMENT);
             weights.bytes = at + bytes;
             weights.parts.push(Part { path, start, at, bytes });
         }
         Ok(weights)
+    }
+
+    /// Where its files truly are.
+    pub fn files(&self) -> impl Iterator<Item = &Path> {
+        self.parts.iter().map(|part| &*part.path)
     }
 
     /// Bytes of the image.
@@ -115,6 +121,10 @@ fn files(model: &Path) -> Result<Vec<PathBuf>, WeightsError> {
 /// Where a file's data section begins, and its length.
 fn data_section(path: &Path) -> Result<(u64, u64), WeightsError> {
     let failed = |source| WeightsError::Read { path: path.to_owned(), source };
+    if !path.is_file() {
+        let what = "it is no file";
+        return Err(WeightsError::Format { path: path.to_owned(), what });
+    }
     let mut file = File::open(path).map_err(failed)?;
     let mut length = [0; 8];
     file.read_exact(&mut length).map_err(failed)?;

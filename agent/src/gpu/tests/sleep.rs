@@ -44,13 +44,13 @@ impl Launcher for Sims {
         Ok(())
     }
 
-    async fn pids(&self, engine: EngineId) -> Vec<u32> {
+    async fn pids(&self, engine: EngineId) -> Result<Vec<u32>, Trouble> {
         let there = self.running.lock().await.contains_key(&engine);
-        there.then(std::process::id).into_iter().collect()
+        Ok(there.then(std::process::id).into_iter().collect())
     }
 
-    async fn last_words(&self, _: EngineId) -> String {
-        String::new()
+    async fn cause(&self, _: EngineId) -> Trouble {
+        Trouble::Died("it was stopped".into())
     }
 
     async fn found(&self) -> Vec<Program> {

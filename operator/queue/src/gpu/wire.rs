@@ -30,6 +30,8 @@ pub(super) fn trouble(of: pb::EngineTrouble) -> Trouble {
         Kind::Died | Kind::Unspecified => Trouble::Died(of.detail),
         Kind::GpuLost => Trouble::GpuLost,
         Kind::HostMemoryShort => Trouble::HostMemoryShort(of.detail),
+        Kind::HostOutgrown => Trouble::HostOutgrown(of.detail),
+        Kind::Unknown => Trouble::Unknown(of.detail),
         Kind::AgentLost => Trouble::AgentLost,
         Kind::Hung => Trouble::Hung,
     }
