@@ -20,13 +20,12 @@ use table::Table;
 async fn main() -> anyhow::Result<()> {
     let args = Args::parse();
     let scratch = tempfile::tempdir_in(&args.scratch).context("no scratch directory")?;
-    let mut table = Table::new(&args);
+    let card = bandwidth::measure(&args).await?;
+    let mut table = Table::new(&args, &card);
     let models = engines::make_models(&args, scratch.path()).await?;
 
-    let pinned = bandwidth::measure(&args).await?;
-    table.bandwidth(pinned);
     let restores = run::restores(&args, &models, scratch.path()).await?;
-    table.restores(&restores, args.large(), pinned);
+    table.restores(&restores, args.large(), card.pinned);
     models.drop_large()?;
 
     let candidates = run::calibrate(&args, &models, scratch.path()).await?;

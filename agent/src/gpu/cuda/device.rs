@@ -46,11 +46,12 @@ impl Driver {
         self.gpus
     }
 
-    /// Bytes of the smallest GPU.
+    /// Bytes of the smallest GPU, of those that have not fallen off.
     pub fn memory(&self) -> Result<u64, DriverError> {
         let each = (0..self.gpus).map(|gpu| self.nvml.device_by_index(gpu)?.memory_info());
-        let each = each.collect::<Result<Vec<_>, _>>()?;
-        Ok(each.into_iter().map(|info| info.total).min().unwrap_or_default())
+        let there = each.filter(|info| !matches!(info, Err(NvmlError::GpuLost)));
+        let there = there.collect::<Result<Vec<_>, _>>()?;
+        Ok(there.into_iter().map(|info| info.total).min().unwrap_or_default())
     }
 
     /// Ids by which the CUDA driver knows the GPUs too.
@@ -96,8 +97,12 @@ impl Driver {
 
     /// Bytes that some processes have on a GPU.
     fn used(&self, gpu: u32, pids: &[u32]) -> Result<u64, Trouble> {
-        let listed = self.nvml.device_by_index(gpu);
-        let listed = listed.and_then(|device| device.running_compute_processes());
+        let list = || self.nvml.device_by_index(gpu)?.running_compute_processes();
+        // Between counting and listing more processes can have begun than there was room for.
+        let listed = match list() {
+            Err(NvmlError::InsufficientSize(_)) => list(),
+            listed => listed,
+        };
         let listed = listed.map_err(|error| match error {
             NvmlError::GpuLost => Trouble::GpuLost,
             error => Trouble::Died(format!("the driver does not say what it holds: {error}")),
