@@ -144,8 +144,12 @@ __attribute__((destructor)) static void leave(void)
     if (!initialized)
         return;
     int open = 0;
-    for (int i = 0; i < seen; i++)
+    for (int i = 0; i < seen; i++) {
         open += contexts[i].retained;
+        /* Nothing can be given back in one that has failed: the process had to end. */
+        if (contexts[i].broken)
+            return;
+    }
     if (open || open_streams() || open_ranges() || open_handles() || open_pins())
         note("leaks", "%d contexts, %d streams, %d ranges, %d handles, %d pinned", open,
              open_streams(), open_ranges(), open_handles(), open_pins());

@@ -121,7 +121,9 @@ bool is_waiting(uint64_t start, uint64_t bytes)
     bool found = false;
     pthread_mutex_lock(&mutex);
     for (int i = 0; i < STREAMS; i++)
-        for (struct copy *copy = streams[i] ? streams[i]->first : NULL; copy; copy = copy->next) {
+        /* What waits in a context that has failed is never made. */
+        for (struct copy *copy = streams[i] && !streams[i]->context->broken ? streams[i]->first : NULL;
+             copy; copy = copy->next) {
             uint64_t host = (uint64_t)copy->host;
             found |= start < host + copy->bytes && host < start + bytes;
             found |= start < copy->device + copy->bytes && copy->device < start + bytes;

@@ -124,6 +124,14 @@ EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, struct memor
     return SUCCESS;
 }
 
+EXPORT nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned int *now,
+                                         unsigned int *next)
+{
+    BEGIN_WITH(device);
+    *now = *next = ordered("mig", gpu) > 0;
+    return SUCCESS;
+}
+
 EXPORT nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, int type, int counter,
                                                 unsigned long long *out)
 {

@@ -4,8 +4,8 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use rollwright_agent::gpu::cuda::{Arena, Driver};
-use rollwright_agent::gpu::pinned::{Memory as _, Weights};
-use rustix::io::pread;
+use rollwright_agent::gpu::pinned::{Memory as _, MemoryError, Weights};
+use rustix::io::{FdFlags, fcntl_getfd, pread};
 
 use crate::machine::{Machine, is_ordered, order, state};
 
@@ -16,7 +16,8 @@ const BYTES: usize = 9 * BLOCK as usize - 4321;
 /// A model file, and its weights: no two blocks are the same.
 fn weights(dir: &Path) -> (Weights, Vec<u8>) {
     let bytes: Vec<u8> = (0..BYTES).map(|n| (n * 7 + n / 4096 * 13) as u8).collect();
-    let header = format!(r#"{{"w":{{"dtype":"U8","shape":[{BYTES}],"data_offsets":[0,{BYTES}]}}}}"#);
+    let header =
+        format!(r#"{{"w":{{"dtype":"U8","shape":[{BYTES}],"data_offsets":[0,{BYTES}]}}}}"#);
     let whole = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &bytes].concat();
     std::fs::write(dir.join("model.safetensors"), whole).unwrap();
     (Weights::find(dir).unwrap(), bytes)
@@ -51,6 +52,8 @@ fn copies() {
     let image = arena.pin(&weights).unwrap();
     assert!(image.bytes() == expected);
     let exported = [0, 1].map(|gpu| arena.export(gpu).unwrap());
+    let inherited = |fd: &&OwnedFd| !fcntl_getfd(fd).unwrap().contains(FdFlags::CLOEXEC);
+    assert_eq!(exported.iter().flatten().filter(inherited).count(), 0);
     for (gpu, blocks) in [(1, [11, 2, 3, 7, 5, 0, 9, 8, 1]), (0, [8, 7, 6, 5, 4, 3, 2, 1, 0])] {
         // Each from a thread that the driver does not know yet.
         std::thread::scope(|scope| {
@@ -75,7 +78,7 @@ async fn an_arena_that_cannot_be_made_leaves_nothing() {
 fn refusals() {
     let uuids = uuids();
     let one = &uuids[..1];
-    let why = |arena: Result<Arena, _>| arena.err().expect("refused").to_string();
+    let why = |arena: Result<Arena, MemoryError>| arena.err().expect("refused").to_string();
     assert!(why(Arena::with_blocks(one, 100 << 20, BLOCK)).contains("OUT_OF_MEMORY"));
     for call in ["cuMemAddressReserve", "cuMemCreate", "cuMemMap", "cuMemSetAccess"] {
         // The second time that it is made, where it is made that often.

@@ -34,7 +34,10 @@ async fn leave_and_return() {
         assert_eq!(held(&node, ENGINE).await, 0);
         node.backend.wake(ENGINE).await.unwrap();
         assert_eq!(node.backend.is_asleep(ENGINE).await, Ok(false));
-        assert_eq!((held(&node, ENGINE).await, scores(&node, ENGINE).await.unwrap()), (awake, answer.clone()));
+        assert_eq!(
+            (held(&node, ENGINE).await, scores(&node, ENGINE).await.unwrap()),
+            (awake, answer.clone())
+        );
     }
     // One that the driver does not let go is as before.
     order("fail-cuCheckpointProcessCheckpoint", "801");

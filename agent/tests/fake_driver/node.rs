@@ -46,6 +46,19 @@ async fn incidents() {
 }
 
 #[tokio::test]
+async fn a_node_with_a_gpu_split_by_mig_offers_none() {
+    Machine::new(2, 64 << 20).run("node::split").await;
+}
+
+#[test]
+#[ignore = "run by `a_node_with_a_gpu_split_by_mig_offers_none`"]
+fn split() {
+    assert_eq!(Driver::find().unwrap().expect("not split yet").gpus(), 2);
+    order("mig-1", "1");
+    assert!(Driver::find().expect("no error").is_none());
+}
+
+#[tokio::test]
 async fn a_driver_without_devices_is_no_gpu() {
     Machine::new(0, 0).run("node::nothing").await;
 }

@@ -21,10 +21,10 @@ class OnTheFake(unittest.TestCase):
             build = HERE.parent.parent / "fake-cuda" / "build.sh"
             subprocess.run([build, directory], check=True)
             (Path(directory) / "gpus").write_text(f"1 {96 << 20}")
-            env = {MINE: "1", "LD_LIBRARY_PATH": directory, "ROLLWRIGHT_FAKE_CUDA": directory}
-            inside = subprocess.run(
-                [sys.executable, __file__], env={**os.environ, **env}, capture_output=True, text=True
-            )
+            fake = {"LD_LIBRARY_PATH": directory, "ROLLWRIGHT_FAKE_CUDA": directory}
+            env = {**os.environ, **fake, MINE: "1"}
+            command = [sys.executable, __file__]
+            inside = subprocess.run(command, env=env, capture_output=True, text=True)
             self.assertEqual(inside.returncode, 0, inside.stderr)
             violations = Path(directory) / "violations"
             self.assertFalse(violations.exists(), violations.exists() and violations.read_text())

@@ -16,6 +16,9 @@ use crate::gpu::spec::{Incident, Occupant};
 /// Between two looks whether GPUs are well.
 const LOOK: Duration = Duration::from_secs(2);
 
+/// A GPU's mode when it is split: `NVML_DEVICE_MIG_ENABLE`.
+const MIG: u32 = 1;
+
 /// The driver's management library. GPUs are numbered as it numbers them, by their place on
 /// the bus.
 #[derive(Debug)]
@@ -30,7 +33,8 @@ pub struct Driver {
 pub struct DriverError(#[from] NvmlError);
 
 impl Driver {
-    /// The driver of this node; `None` where there is none, or no GPU.
+    /// The driver of this node; `None` where there is none, or no GPU, or one that is split
+    /// by MIG: its parts have ids and accounts of their own, which are not known here.
     pub fn find() -> Result<Option<Self>, DriverError> {
         let nvml = match Nvml::init() {
             Ok(nvml) => nvml,
@@ -38,6 +42,14 @@ impl Driver {
             Err(error) => return Err(error.into()),
         };
         let gpus = nvml.device_count()?;
+        let is_split = |gpu: &u32| {
+            let mode = nvml.device_by_index(*gpu).and_then(|device| device.mig_mode());
+            mode.is_ok_and(|mode| mode.current == MIG)
+        };
+        if let Some(gpu) = (0..gpus).find(is_split) {
+            tracing::warn!(gpu, "a GPU is split by MIG: none of this node is offered");
+            return Ok(None);
+        }
         Ok((gpus > 0).then_some(Self { nvml, gpus }))
     }
 

@@ -61,7 +61,8 @@ impl Arena {
         let count = CudaContext::device_count().map_err(failed("counting GPUs"))?;
         // A context takes hundreds of megabytes: only the GPUs that are wanted get one.
         let ids = (0..count).map(|ordinal| device::get_uuid(device::get(ordinal)?));
-        let ids = ids.collect::<Result<Vec<_>, _>>().map_err(failed("asking GPUs for their ids"))?;
+        let ids =
+            ids.collect::<Result<Vec<_>, _>>().map_err(failed("asking GPUs for their ids"))?;
         let blocks = (bytes / block) as usize;
         let gpus = uuids.iter().map(|uuid| {
             let ordinal = ids.iter().position(|id| is(uuid, *id)).ok_or_else(|| {

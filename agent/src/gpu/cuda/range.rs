@@ -6,6 +6,7 @@ use std::os::fd::{FromRawFd as _, OwnedFd};
 use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, DriverError, sys};
+use rustix::io::{FdFlags, fcntl_setfd};
 
 /// Blocks of one size, one after the other, usable by their GPU.
 #[derive(Debug)]
@@ -33,8 +34,7 @@ impl Range {
             type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
             id: context.cu_device(),
         };
-        let mut range =
-            Self { context, address: 0, block, blocks, handles: Vec::new(), mapped: 0 };
+        let mut range = Self { context, address: 0, block, blocks, handles: Vec::new(), mapped: 0 };
         // SAFETY: the address is written before it is read; nobody else knows it.
         unsafe {
             sys::cuMemAddressReserve(&raw mut range.address, block * blocks, 0, 0, 0).result()?;
@@ -70,7 +70,11 @@ impl Range {
             // SAFETY: for this kind of handle the driver writes an `int`, which this is.
             unsafe { sys::cuMemExportToShareableHandle(into, *handle, kind, 0).result()? };
             // SAFETY: the descriptor is new, and ours.
-            Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+            let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+            // An engine that is started meanwhile would keep the memory as long as it lives.
+            let kept_here = fcntl_setfd(&fd, FdFlags::CLOEXEC);
+            kept_here.map_err(|_| DriverError(sys::CUresult::CUDA_ERROR_OPERATING_SYSTEM))?;
+            Ok(fd)
         });
         fds.collect()
     }
@@ -106,7 +110,10 @@ impl Drop for Range {
 }
 
 /// A block of a GPU that can be handed to another process.
-fn create(location: sys::CUmemLocation, bytes: usize) -> Result<sys::CUmemGenericAllocationHandle, DriverError> {
+fn create(
+    location: sys::CUmemLocation,
+    bytes: usize,
+) -> Result<sys::CUmemGenericAllocationHandle, DriverError> {
     let properties = sys::CUmemAllocationProp {
         type_: sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
         requestedHandleTypes:
