@@ -53,7 +53,32 @@ case " $* " in
   fi
   ;;
 esac
-mkdir -p "$root/target"
+case " $* " in
+*" --out"*) ;;
+*)
+  mkdir -p "$root/target"
+  set -- --out "$root/target/gpu-bench.md" "$@"
+  ;;
+esac
+# Models and servers of this run are gone with it, however it ends.
+scratch=$(mktemp -d "$scratch/gpu-bench.XXXXXX")
+child=
+clean() {
+  local line
+  [ -z "$child" ] || kill "$child" 2>/dev/null || :
+  for line in /proc/[0-9]*/cmdline; do
+    if grep -qsF "$scratch/" "$line"; then kill -9 "$(basename "$(dirname "$line")")" 2>/dev/null || :; fi
+  done
+  rm -rf "$scratch"
+}
+trap clean EXIT
+trap 'exit 130' INT TERM
 # More than this is no figure any more.
-exec timeout 530 "$bench" --python "$python" --reward-server "$root/e2e/reward-server" \
-  --scratch "$scratch" --out "$root/target/gpu-bench.md" "$@"
+timeout 530 "$bench" --python "$python" --reward-server "$root/e2e/reward-server" \
+  --scratch "$scratch" "$@" &
+child=$!
+status=0
+wait "$child" || status=$?
+child=
+[ "$status" -ne 124 ] || die "not done in 530 s: fewer --services, --actions or smaller --bytes"
+exit "$status"

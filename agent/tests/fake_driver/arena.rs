@@ -78,7 +78,7 @@ async fn an_arena_that_cannot_be_made_leaves_nothing() {
 fn refusals() {
     let uuids = uuids();
     let one = &uuids[..1];
-    let why = |arena: Result<Arena, MemoryError>| arena.err().expect("refused").to_string();
+    let why = |arena: Result<Arena, MemoryError>| arena.expect_err("refused").to_string();
     assert!(why(Arena::with_blocks(one, 100 << 20, BLOCK)).contains("OUT_OF_MEMORY"));
     for call in ["cuMemAddressReserve", "cuMemCreate", "cuMemMap", "cuMemSetAccess"] {
         // The second time that it is made, where it is made that often.

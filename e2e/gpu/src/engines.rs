@@ -119,13 +119,16 @@ impl Bench {
         self.device.held(engine, at.as_ref()).await.map_err(|trouble| anyhow!("{trouble}"))
     }
 
-    /// Does for each service what `work` says, some at a time; in the order of services.
+    /// Does for each service what `work` says, at most `fit` at a time; in the order of
+    /// services.
     pub(crate) async fn each<T>(
         &self,
         services: usize,
+        fit: usize,
         work: impl AsyncFn(usize) -> anyhow::Result<T>,
     ) -> anyhow::Result<Vec<T>> {
-        let all = futures::stream::iter(0..services).map(|service| work(service)).buffered(AT_ONCE);
+        let all = futures::stream::iter(0..services).map(|service| work(service));
+        let all = all.buffered(fit.clamp(1, AT_ONCE));
         let all: Vec<anyhow::Result<T>> = all.collect().await;
         all.into_iter().collect()
     }

@@ -133,7 +133,7 @@ pub(crate) async fn shared(
     questions.dedup();
     let compare = keeps == Keeps::Pinned;
     // Each answers all before it is evicted for the first time.
-    let started = bench.each(args.services, async |service| {
+    let started = bench.each(args.services, args.fit(), async |service| {
         let engine = bench.launch(args, &plan(args, models, service, keeps)).await?;
         let mut answers = Vec::new();
         for question in questions.iter().filter(|_| compare) {
@@ -182,7 +182,7 @@ pub(crate) async fn fixed(
 ) -> anyhow::Result<Outcome> {
     let (fit, keeps) = (args.fit(), Keeps::Memory);
     let bench = Bench::open(args, &dir.join("fixed"), keeps, arena(fit, args.bytes))?;
-    let members = bench.each(fit, async |service| {
+    let members = bench.each(fit, fit, async |service| {
         let engine = bench.launch(args, &plan(args, models, service, keeps)).await?;
         let held = bench.held(engine).await?;
         let proof = Proof { asleep: false, held, answers: true };

@@ -50,7 +50,7 @@ impl Arena {
     /// As [`Self::new`], in blocks of so many bytes: a multiple of 2 MiB.
     pub fn with_blocks(uuids: &[String], bytes: u64, block: u64) -> Result<Self, MemoryError> {
         let refused = |doing, why| MemoryError::Device { doing, why };
-        if block == 0 || block % GRANULARITY != 0 || bytes < block {
+        if block == 0 || !block.is_multiple_of(GRANULARITY) || bytes < block {
             let why = format!("{bytes} bytes are no block of {block}: use {BLOCK} or more");
             return Err(refused("making the arena of a GPU", why));
         }
