@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Figures of reward services that share a GPU, as a table: e2e/gpu/bench.sh [--fake] [OPTION...]
 #
-# With a GPU it needs the driver, Python 3.11 with PyTorch and NumPy (ROLLWRIGHT_PYTHON), 64 GB for
+# With a GPU it needs the driver, Python 3.11 with PyTorch and NumPy (ROLLWRIGHT_PYTHON), 50 GB for
 # models (ROLLWRIGHT_SCRATCH; default /tmp, or /dev/shm where that alone has them), and neither
 # network nor Docker. ROLLWRIGHT_GPU_BENCH names a program that was built elsewhere (cargo build
 # --profile quick -p rollwright-gpu-bench); without it the program is built here. Without PyTorch,
@@ -13,8 +13,8 @@ here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
 . "$root/scripts/lib.sh"
 
-# Bytes that the models of the whole benchmark take.
-models=64000000000
+# Bytes that models take at a time.
+models=50000000000
 
 # A Python with PyTorch that sees a GPU. Nothing is installed: there may be no network.
 gpu_python() {

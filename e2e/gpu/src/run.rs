@@ -52,10 +52,10 @@ fn troubled(trouble: impl std::fmt::Display) -> anyhow::Error {
 }
 
 /// Evicts and restores the large model some times.
-pub(crate) async fn restores(args: &Args, models: &Models, dir: &Path) -> anyhow::Result<Times> {
+pub(crate) async fn restores(args: &Args, large: &Path, dir: &Path) -> anyhow::Result<Times> {
     let bytes = args.large();
     let bench = Bench::open(args, &dir.join("large-run"), Keeps::Pinned, arena(1, bytes))?;
-    let plan = Plan { service: 0, model: &models.large, keeps: Keeps::Pinned, bytes };
+    let plan = Plan { service: 0, model: large, keeps: Keeps::Pinned, bytes };
     let engine = bench.launch(args, &plan).await?;
     for _ in 0..ROUNDS {
         bench.backend.evict(engine).await.map_err(troubled)?;
