@@ -5,6 +5,7 @@ import ctypes
 import json
 import os
 import socket
+import sys
 import threading
 
 READ, SHARED, PRIVATE, FIXED, ANONYMOUS = 1, 1, 2, 0x10, 0x20
@@ -25,25 +26,32 @@ class Arena(threading.Thread):
             connection, _ = self.listener.accept()
             with connection:
                 self.serve(connection)
-            # Without its agent nobody says whose the blocks are.
-            self.residence.leave()
 
     def serve(self, connection):
+        """Obeys one agent until it leaves. Without it nobody says whose the blocks are, so
+        they are given back."""
         memory = None
-        while line := read_line(connection):
-            try:
-                message = json.loads(line)
-                if memory is None:
-                    fds = receive(connection, message["blocks"])
-                    memory = self.memories[message["kind"]](
-                        fds, message["block_bytes"], message["bytes"]
-                    )
-                else:
-                    self.obey(memory, message)
-                answer = {"ok": True}
-            except Exception as error:
-                answer = {"ok": False, "error": f"{type(error).__name__}: {error}"}
-            connection.sendall(json.dumps(answer).encode() + b"\n")
+        try:
+            while line := read_line(connection):
+                try:
+                    message = json.loads(line)
+                    if memory is None:
+                        fds = receive(connection, message["blocks"])
+                        memory = self.memories[message["kind"]](
+                            fds, message["block_bytes"], message["bytes"]
+                        )
+                    else:
+                        self.obey(memory, message)
+                    answer = {"ok": True}
+                except Exception as error:
+                    answer = {"ok": False, "error": f"{type(error).__name__}: {error}"}
+                connection.sendall(json.dumps(answer).encode() + b"\n")
+        except OSError as error:
+            print(f"the agent is gone: {error}", file=sys.stderr)
+        finally:
+            self.residence.leave()
+            if memory is not None:
+                memory.close()
 
     def obey(self, memory, message):
         match message["op"]:
@@ -105,3 +113,9 @@ class Files:
 
     def unmap(self):
         self.mmap(self.address, self.size, 0, PRIVATE | ANONYMOUS | FIXED, -1)
+
+    def close(self):
+        """The files are gone with their last descriptor; the range stays, without memory."""
+        self.unmap()
+        for fd in self.fds:
+            os.close(fd)

@@ -1,22 +1,40 @@
 """The few array operations of the model, by PyTorch where it is installed, else by NumPy.
 
-Both take tensors from an address, without a copy.
+Both take tensors from an address of their memory, without a copy.
 """
 
 import ctypes
+import os
+import sys
 
 import numpy
 
+# PyTorch refuses products on a GPU that may differ from run to run, which without this they may.
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 try:
     import torch
 except ImportError:
     torch = None
 
 
-class Numpy:
-    """On the processor, in 32 bits: NumPy has no fast product of 16."""
+class Node:
+    """Weights in memory of the node, where the processor uses them."""
 
-    device = "cpu"
+    def host(self, size):
+        """Memory for a file's weights, and a view to read them into."""
+        buffer = (ctypes.c_char * size)()
+        return buffer, memoryview(buffer).cast("B")
+
+    def place(self, host):
+        """Brings weights to where they are used: what holds them there, and the address."""
+        return [host, ctypes.addressof(host)]
+
+    def free(self, placed):
+        placed.clear()
+
+
+class Numpy(Node):
+    """On the processor, in 32 bits: NumPy has no fast product of 16."""
 
     def view(self, address, shape):
         size = 2 * shape[0] * shape[1]
@@ -62,12 +80,58 @@ class Numpy:
         pass
 
 
-class Torch:
+class OverDriver(Numpy):
+    """Weights on the GPU, work on the processor, without PyTorch: each tensor is copied back
+    when the model takes its place. Slow, and right for what does not measure the model."""
+
+    def __init__(self):
+        from driver import Driver
+
+        self.driver = Driver()
+
+    def view(self, address, shape):
+        values = numpy.empty(shape, dtype=numpy.float16)
+        self.driver.read(values.ctypes.data, address, values.nbytes)
+        return values
+
+    def place(self, host):
+        placed = self.driver.allocate(len(host))
+        self.driver.write(placed, ctypes.addressof(host), len(host))
+        return [placed, placed]
+
+    def free(self, placed):
+        self.driver.free(placed[0])
+
+
+class Torch(Node):
     """On the GPU where there is one, in 16 bits with sums in 32."""
 
     def __init__(self, device):
         self.device = device
         self.kind = torch.float16 if device == "cuda" else torch.float32
+        if device == "cuda":
+            # Before the first request, which should not wait for it.
+            torch.zeros(1, device=device)
+
+    def host(self, size):
+        if self.device == "cpu":
+            return super().host(size)
+        # Locked: the GPU copies from it.
+        buffer = torch.empty(size, dtype=torch.uint8, pin_memory=True)
+        return buffer, memoryview(buffer.numpy())
+
+    def place(self, host):
+        if self.device == "cpu":
+            return super().place(host)
+        placed = host.to(self.device)
+        self.sync()
+        return [placed, placed.data_ptr()]
+
+    def free(self, placed):
+        # Nobody else refers to the tensor, so its memory is free before the cache is emptied.
+        placed.clear()
+        if self.device == "cuda":
+            torch.cuda.empty_cache()
 
     def view(self, address, shape):
         if self.device == "cpu":
@@ -132,11 +196,14 @@ class _OnDevice:
 def choose(device):
     """The arrays for `cpu`, `cuda` or `auto`."""
     if torch is None:
-        if device == "cuda":
-            raise SystemExit("--device cuda needs PyTorch")
-        return Numpy()
+        if device != "cuda":
+            return Numpy()
+        print("no PyTorch: weights on the GPU, work on the processor", file=sys.stderr)
+        return OverDriver()
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
+    elif device == "cuda" and not torch.cuda.is_available():
+        raise SystemExit(f"--device cuda: PyTorch {torch.__version__} sees no GPU")
     torch.use_deterministic_algorithms(True)
     torch.set_grad_enabled(False)
     return Torch(device)

@@ -1,7 +1,6 @@
 """Whether the weights are where requests can use them, and the two ways to get them there
 without an agent that keeps them."""
 
-import ctypes
 import threading
 from contextlib import contextmanager
 
@@ -41,39 +40,29 @@ class Own:
     def __init__(self, residence, layout, arrays, keeps):
         self.residence, self.layout, self.arrays = residence, layout, arrays
         self.host = self.read() if keeps else None
-        self.used = None
+        self.placed = None
 
     def read(self):
-        """The data section of the file. Locked where a GPU copies from it."""
-        if self.arrays.device == "cuda":
-            import torch
-
-            buffer = torch.empty(self.layout.bytes, dtype=torch.uint8, pin_memory=True)
-            view = memoryview(buffer.numpy())
-        else:
-            buffer = (ctypes.c_char * self.layout.bytes)()
-            view = memoryview(buffer).cast("B")
+        """The data section of the file."""
+        buffer, view = self.arrays.host(self.layout.bytes)
         with self.layout.path.open("rb", buffering=0) as file:
             file.seek(self.layout.start)
             done = 0
             while done < len(view):
-                done += file.readinto(view[done:])
+                some = file.readinto(view[done:])
+                if not some:
+                    raise EOFError(f"{self.layout.path} ends before its weights do")
+                done += some
         return buffer
 
     def wake(self):
-        host = self.host if self.host is not None else self.read()
-        if self.arrays.device == "cuda":
-            self.used = host.to("cuda")
-            self.arrays.sync()
-            self.residence.enter(self.used.data_ptr())
-        else:
-            self.used = host
-            self.residence.enter(ctypes.addressof(host))
+        if self.placed is None:
+            host = self.host if self.host is not None else self.read()
+            self.placed = self.arrays.place(host)
+        self.residence.enter(self.placed[1])
 
     def sleep(self):
         self.residence.leave()
-        self.used = None
-        if self.arrays.device == "cuda":
-            import torch
-
-            torch.cuda.empty_cache()
+        placed, self.placed = self.placed, None
+        if placed is not None:
+            self.arrays.free(placed)

@@ -149,7 +149,7 @@ fn open_driver(
     let mut care = JoinSet::new();
     let launcher = launcher(ground, true, &incidents_tx, &mut care)?;
     let pinned = (arena > 0)
-        .then(|| Arena::new(&driver.uuids()?, arena).map_err(OpenError::from))
+        .then(|| Arena::new(&driver.uuids()?[..gpus as usize], arena).map_err(OpenError::from))
         .transpose()?
         .map(|arena| Arc::new(HostPinned::new(Arc::new(arena), gpus, policy)) as Arc<dyn Mover>);
     let checkpoint = DriverCheckpoints::find()

@@ -27,37 +27,36 @@ const BLOCK: u64 = 256 << 20;
 /// The first number of an engine: far from those that a pool gives.
 pub(crate) const FIRST: u64 = 1_000_000;
 
-/// Files of weights.
+/// Files of weights of each service.
 pub(crate) struct Models {
     pub(crate) services: Vec<PathBuf>,
-    pub(crate) large: PathBuf,
 }
 
-impl Models {
-    /// Frees the disk of the large model.
-    pub(crate) fn drop_large(&self) -> anyhow::Result<()> {
-        std::fs::remove_dir_all(&self.large).context("cannot remove the large model")
-    }
-}
-
-/// Random weights for each service, and for the large model.
+/// Random weights for each service.
 pub(crate) async fn make_models(args: &Args, scratch: &Path) -> anyhow::Result<Models> {
     let services: Vec<_> = (0..args.services).map(|n| scratch.join(format!("model-{n}"))).collect();
-    let large = scratch.join("large");
-    let of = services.iter().map(|dir| (dir.clone(), args.file()));
-    let all = of.chain([(large.clone(), args.large_file())]);
-    let made = futures::stream::iter(all.enumerate()).map(|(seed, (dir, bytes))| async move {
-        let mut command = Command::new(&args.python);
-        command.arg(args.reward_server.join("make_model.py")).arg(&dir);
-        command.args(["--bytes", &bytes.to_string(), "--seed", &seed.to_string()]);
-        let output = command.output().await.context("cannot run the model maker")?;
-        let errors = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "no model in {}: {errors}", dir.display());
-        Ok(())
-    });
-    let made: Vec<anyhow::Result<()>> = made.buffer_unordered(AT_ONCE).collect().await;
+    let made = futures::stream::iter(services.iter().enumerate())
+        .map(|(seed, dir)| make_model(args, dir, args.file(), seed))
+        .buffer_unordered(AT_ONCE);
+    let made: Vec<anyhow::Result<()>> = made.collect().await;
     made.into_iter().collect::<anyhow::Result<()>>()?;
-    Ok(Models { services, large })
+    Ok(Models { services })
+}
+
+/// Random weights in a directory.
+pub(crate) async fn make_model(
+    args: &Args,
+    dir: &Path,
+    bytes: u64,
+    seed: usize,
+) -> anyhow::Result<()> {
+    let mut command = Command::new(&args.python);
+    command.arg(args.reward_server.join("make_model.py")).arg(dir);
+    command.args(["--bytes", &bytes.to_string(), "--seed", &seed.to_string()]);
+    let output = command.output().await.context("cannot run the model maker")?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "no model in {}: {errors}", dir.display());
+    Ok(())
 }
 
 /// A node with one GPU.
@@ -121,13 +120,16 @@ impl Bench {
         self.device.held(engine, at.as_ref()).await.map_err(|trouble| anyhow!("{trouble}"))
     }
 
-    /// Does for each service what `work` says, some at a time; in the order of services.
+    /// Does for each service what `work` says, at most `fit` at a time; in the order of
+    /// services.
     pub(crate) async fn each<T>(
         &self,
         services: usize,
+        fit: usize,
         work: impl AsyncFn(usize) -> anyhow::Result<T>,
     ) -> anyhow::Result<Vec<T>> {
-        let all = futures::stream::iter(0..services).map(|service| work(service)).buffered(AT_ONCE);
+        let all = futures::stream::iter(0..services).map(|service| work(service));
+        let all = all.buffered(fit.clamp(1, AT_ONCE));
         let all: Vec<anyhow::Result<T>> = all.collect().await;
         all.into_iter().collect()
     }

@@ -20,14 +20,16 @@ use table::Table;
 async fn main() -> anyhow::Result<()> {
     let args = Args::parse();
     let scratch = tempfile::tempdir_in(&args.scratch).context("no scratch directory")?;
-    let mut table = Table::new(&args);
-    let models = engines::make_models(&args, scratch.path()).await?;
+    let card = bandwidth::measure(&args).await?;
+    let mut table = Table::new(&args, &card);
 
-    let pinned = bandwidth::measure(&args).await?;
-    table.bandwidth(pinned);
-    let restores = run::restores(&args, &models, scratch.path()).await?;
-    table.restores(&restores, args.large(), pinned);
-    models.drop_large()?;
+    let large = scratch.path().join("large");
+    engines::make_model(&args, &large, args.large_file(), args.services).await?;
+    let restores = run::restores(&args, &large, scratch.path()).await?;
+    table.restores(&restores, args.large(), card.pinned);
+    // Its disk is needed for the others.
+    std::fs::remove_dir_all(&large).context("cannot remove the large model")?;
+    let models = engines::make_models(&args, scratch.path()).await?;
 
     let candidates = run::calibrate(&args, &models, scratch.path()).await?;
     let load = load::Load::new(args.seed, args.services, args.actions, candidates);

@@ -52,10 +52,10 @@ fn troubled(trouble: impl std::fmt::Display) -> anyhow::Error {
 }
 
 /// Evicts and restores the large model some times.
-pub(crate) async fn restores(args: &Args, models: &Models, dir: &Path) -> anyhow::Result<Times> {
+pub(crate) async fn restores(args: &Args, large: &Path, dir: &Path) -> anyhow::Result<Times> {
     let bytes = args.large();
     let bench = Bench::open(args, &dir.join("large-run"), Keeps::Pinned, arena(1, bytes))?;
-    let plan = Plan { service: 0, model: &models.large, keeps: Keeps::Pinned, bytes };
+    let plan = Plan { service: 0, model: large, keeps: Keeps::Pinned, bytes };
     let engine = bench.launch(args, &plan).await?;
     for _ in 0..ROUNDS {
         bench.backend.evict(engine).await.map_err(troubled)?;
@@ -133,7 +133,7 @@ pub(crate) async fn shared(
     questions.dedup();
     let compare = keeps == Keeps::Pinned;
     // Each answers all before it is evicted for the first time.
-    let started = bench.each(args.services, async |service| {
+    let started = bench.each(args.services, args.fit(), async |service| {
         let engine = bench.launch(args, &plan(args, models, service, keeps)).await?;
         let mut answers = Vec::new();
         for question in questions.iter().filter(|_| compare) {
@@ -182,7 +182,7 @@ pub(crate) async fn fixed(
 ) -> anyhow::Result<Outcome> {
     let (fit, keeps) = (args.fit(), Keeps::Memory);
     let bench = Bench::open(args, &dir.join("fixed"), keeps, arena(fit, args.bytes))?;
-    let members = bench.each(fit, async |service| {
+    let members = bench.each(fit, fit, async |service| {
         let engine = bench.launch(args, &plan(args, models, service, keeps)).await?;
         let held = bench.held(engine).await?;
         let proof = Proof { asleep: false, held, answers: true };

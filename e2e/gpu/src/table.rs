@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
+use crate::bandwidth::Card;
 use crate::run::{Outcome, median};
 use crate::settings::Args;
 use crate::timed::Times;
@@ -29,14 +30,19 @@ fn ms(time: Duration) -> f64 {
 }
 
 impl Table {
-    pub(crate) fn new(args: &Args) -> Self {
+    pub(crate) fn new(args: &Args, card: &Card) -> Self {
+        let name = &card.name;
         let what = if args.fake {
             "**A FAKE of a GPU**: times of transfers and of actions' work are modelled, tiny models on \
-             the processor stand for large ones. No figure is a figure of a real device.\n\n"
+             the processor stand for large ones. No figure is a figure of a real device."
+                .to_owned()
+        } else if name.contains("FAKE") {
+            format!("**A FAKE of the driver**: {name}. No figure is a figure of a real device.")
         } else {
-            "On a real GPU.\n\n"
+            format!("On a real GPU: {name}.")
         };
-        let mut table = Self(format!("{what}| figure | measured | wished |\n|---|---|---|\n"));
+        let head = "| figure | measured | wished |\n|---|---|---|\n";
+        let mut table = Self(format!("{what}\n\n{head}"));
         let sizes = format!(
             "{} services of {:.1} GB under {:.0} GB",
             args.services,
@@ -44,17 +50,14 @@ impl Table {
             args.cap as f64 / 1e9
         );
         table.line("load", &sizes, &format!("{} actions at a time", args.at_once));
+        let measured = format!("{:.2} GB/s", card.pinned / 1e9);
+        table.line("pinned memory to the GPU", &measured, "");
         table
     }
 
     fn line(&mut self, figure: &str, measured: &str, wished: &str) {
         // Writing to a string does not fail.
         let _infallible = writeln!(self.0, "| {figure} | {measured} | {wished} |");
-    }
-
-    pub(crate) fn bandwidth(&mut self, pinned: f64) {
-        let measured = format!("{:.2} GB/s", pinned / 1e9);
-        self.line("pinned memory to the GPU", &measured, "");
     }
 
     pub(crate) fn restores(&mut self, times: &Times, bytes: u64, pinned: f64) {

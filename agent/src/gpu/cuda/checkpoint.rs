@@ -62,13 +62,16 @@ impl CudaCheckpoint {
     async fn process(&self, program: &Program) -> Result<(u32, ProcessState), String> {
         let pids = self.launcher.pids(program.engine).await.map_err(|t| t.to_string())?;
         let driver = Arc::clone(&self.driver);
-        let using = move || {
-            let stands = pids.into_iter().filter_map(|pid| Some((pid, driver.state(pid).ok()?)));
-            stands.collect::<Vec<_>>()
-        };
-        match tokio::task::spawn_blocking(using).await.map_err(|e| e.to_string())?[..] {
+        let stand = move || pids.into_iter().map(|pid| (pid, driver.state(pid))).collect();
+        let stand: Vec<_> = tokio::task::spawn_blocking(stand).await.map_err(|e| e.to_string())?;
+        let using = stand.iter().filter_map(|(pid, state)| Some((*pid, *state.as_ref().ok()?)));
+        match using.collect::<Vec<_>>()[..] {
             [one] => Ok(one),
-            [] => Err("none of its processes uses CUDA".into()),
+            [] => {
+                let why = stand.into_iter().find_map(|(_, state)| state.err());
+                let why = why.unwrap_or_else(|| "it has none".into());
+                Err(format!("none of its processes uses CUDA: {why}"))
+            }
             _ => Err("several of its processes use CUDA: use EngineSleep".into()),
         }
     }

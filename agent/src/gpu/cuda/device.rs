@@ -16,6 +16,9 @@ use crate::gpu::spec::{Incident, Occupant};
 /// Between two looks whether GPUs are well.
 const LOOK: Duration = Duration::from_secs(2);
 
+/// A GPU's mode when it is split: `NVML_DEVICE_MIG_ENABLE`.
+const MIG: u32 = 1;
+
 /// The driver's management library. GPUs are numbered as it numbers them, by their place on
 /// the bus.
 #[derive(Debug)]
@@ -30,7 +33,8 @@ pub struct Driver {
 pub struct DriverError(#[from] NvmlError);
 
 impl Driver {
-    /// The driver of this node; `None` where there is none, or no GPU.
+    /// The driver of this node; `None` where there is none, or no GPU, or one that is split
+    /// by MIG: its parts have ids and accounts of their own, which are not known here.
     pub fn find() -> Result<Option<Self>, DriverError> {
         let nvml = match Nvml::init() {
             Ok(nvml) => nvml,
@@ -38,6 +42,14 @@ impl Driver {
             Err(error) => return Err(error.into()),
         };
         let gpus = nvml.device_count()?;
+        let is_split = |gpu: &u32| {
+            let mode = nvml.device_by_index(*gpu).and_then(|device| device.mig_mode());
+            mode.is_ok_and(|mode| mode.current == MIG)
+        };
+        if let Some(gpu) = (0..gpus).find(is_split) {
+            tracing::warn!(gpu, "a GPU is split by MIG: none of this node is offered");
+            return Ok(None);
+        }
         Ok((gpus > 0).then_some(Self { nvml, gpus }))
     }
 
@@ -46,11 +58,12 @@ impl Driver {
         self.gpus
     }
 
-    /// Bytes of the smallest GPU.
+    /// Bytes of the smallest GPU, of those that have not fallen off.
     pub fn memory(&self) -> Result<u64, DriverError> {
         let each = (0..self.gpus).map(|gpu| self.nvml.device_by_index(gpu)?.memory_info());
-        let each = each.collect::<Result<Vec<_>, _>>()?;
-        Ok(each.into_iter().map(|info| info.total).min().unwrap_or_default())
+        let there = each.filter(|info| !matches!(info, Err(NvmlError::GpuLost)));
+        let there = there.collect::<Result<Vec<_>, _>>()?;
+        Ok(there.into_iter().map(|info| info.total).min().unwrap_or_default())
     }
 
     /// Ids by which the CUDA driver knows the GPUs too.
@@ -96,8 +109,12 @@ impl Driver {
 
     /// Bytes that some processes have on a GPU.
     fn used(&self, gpu: u32, pids: &[u32]) -> Result<u64, Trouble> {
-        let listed = self.nvml.device_by_index(gpu);
-        let listed = listed.and_then(|device| device.running_compute_processes());
+        let list = || self.nvml.device_by_index(gpu)?.running_compute_processes();
+        // Between counting and listing more processes can have begun than there was room for.
+        let listed = match list() {
+            Err(NvmlError::InsufficientSize(_)) => list(),
+            listed => listed,
+        };
         let listed = listed.map_err(|error| match error {
             NvmlError::GpuLost => Trouble::GpuLost,
             error => Trouble::Died(format!("the driver does not say what it holds: {error}")),

@@ -1,11 +1,12 @@
 //! Real GPUs, by NVIDIA's driver, which is loaded when the agent starts and need not be there
-//! when it is built. **None of this was ever run on a GPU**: what can be wrong without
-//! one being wrong is kept in [`memory`] and [`process`], the rest is tested against fakes.
+//! when it is built. **None of this was ever run on a GPU**: it is run on a fake of the driver,
+//! `e2e/fake-cuda`, by the test `fake_driver`.
 
 mod checkpoint;
 mod device;
 mod memory;
 mod process;
+mod range;
 #[cfg(test)]
 mod tests;
 

@@ -1,4 +1,4 @@
-//! Checkpoints of processes by the CUDA driver (570 or later). Never run on a GPU.
+//! Checkpoints of processes by the CUDA driver (570 or later). Run on a **fake** of the driver alone.
 #![expect(unsafe_code, reason = "the CUDA driver is a C library")]
 
 use std::ffi::{c_int, c_uint};
@@ -27,6 +27,8 @@ impl DriverCheckpoints {
             // SAFETY: the symbol is not used here.
             unsafe { symbol::<Operation>(name) }?;
         }
+        // Every call needs it; without it a restore would need the driver's persistence mode.
+        cudarc::driver::result::init().map_err(|error| format!("cuInit: {error}"))?;
         Ok(Self(()))
     }
 }
@@ -65,7 +67,9 @@ impl Checkpoints for DriverCheckpoints {
             0 => Ok(ProcessState::Running),
             1 => Ok(ProcessState::Locked),
             2 => Ok(ProcessState::Checkpointed),
-            _ => Ok(ProcessState::Failed),
+            3 => Ok(ProcessState::Failed),
+            // Of later drivers: on its way from one to the next.
+            other => Err(format!("it is in state {other}, which is none to begin from")),
         }
     }
 

@@ -25,6 +25,8 @@ use crate::settings::Args;
 
 /// An action's time, waiting included.
 const LIMIT: Duration = Duration::from_mins(5);
+/// Bytes by which an engine may outgrow what it had before the run: workspaces of libraries.
+const GROWTH: u64 = 512 << 20;
 /// Messages between pool and driver.
 const ROOM: usize = 1000;
 
@@ -61,8 +63,10 @@ fn kind(service: usize) -> anyhow::Result<Kind> {
 impl Pooled {
     pub(super) fn new(args: &Args, bench: &Bench, members: &[Member], candidates: usize) -> Self {
         let of = |field: fn(&Member) -> u64| members.iter().map(field).max().unwrap_or_default();
-        let asleep = of(|member| if member.proof.asleep { member.proof.held } else { 0 });
-        let awake = of(|member| member.awake);
+        // A process on a real GPU grows a little with the requests that it serves.
+        let growth = if args.fake { 0 } else { (args.bytes / 4).min(GROWTH) };
+        let asleep = growth + of(|member| if member.proof.asleep { member.proof.held } else { 0 });
+        let awake = growth + of(|member| member.awake);
         let expected = Limits::default();
         let footprint = Footprint { device: awake, residue: asleep, host: 0, expected };
         let service = |service| Service {
