@@ -24,6 +24,12 @@ impl Load {
         Self { actions, candidates }
     }
 
+    /// The same, asked of the first services alone.
+    pub(crate) fn of_first(&self, services: usize) -> Self {
+        let actions = self.actions.iter().map(|(of, question)| (of % services.max(1), *question));
+        Self { actions: actions.collect(), candidates: self.candidates }
+    }
+
     /// Only the first of them.
     pub(crate) fn first(&self, actions: usize) -> Self {
         let actions = self.actions.iter().take(actions).copied().collect();

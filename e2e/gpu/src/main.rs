@@ -35,6 +35,7 @@ async fn main() -> anyhow::Result<()> {
     let fixed = run::fixed(&args, &models, scratch.path(), &load).await?;
     let few = load.first(args.actions_on_demand);
     let on_demand = run::shared(&args, &models, scratch.path(), Keeps::Nothing, &few).await?;
-    table.services(&ours, &fixed, &on_demand, load.candidates);
+    table.services(&ours, &fixed, &on_demand);
+    table.overhead(&ours, load.candidates);
     table.write(args.out.as_deref())
 }
