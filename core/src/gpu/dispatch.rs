@@ -125,11 +125,13 @@ impl Pool {
         if next.is_some() || coming > 0 {
             return Step::Waits;
         }
-        let claim = if serving.is_empty() {
-            self.claim_launch(kind, turn, &footprint, claims, now)
+        let holding: Vec<Chunk> = serving.into_iter().map(|(chunk, _)| chunk).collect();
+        let claim = |barred: &Barred| self.chunks.claim(kind, footprint.device, &holding, barred);
+        // One that sleeps where another stays forever is as good as none.
+        let claim = if claim(&Barred::new()).is_some() {
+            claim(&claims.rooms)
         } else {
-            let holding: Vec<Chunk> = serving.into_iter().map(|(chunk, _)| chunk).collect();
-            self.chunks.claim(kind, footprint.device, &holding, &claims.rooms)
+            self.claim_launch(kind, turn, &footprint, claims, now)
         };
         if let Some(chunk) = claim {
             *claims.rooms.entry(chunk.node).or_insert(0) |= chunk.bits();
@@ -177,7 +179,7 @@ impl Pool {
             .find(|(_, room)| *room > 0)
     }
 
-    /// For a service that has no engine at all: claims a node's memory, and makes room there
+    /// For a service that has no engine to wait for: claims a node's memory, and makes room there
     /// by ending its least recently used engines. The chunk to wait for, where that helps.
     fn claim_launch(
         &mut self,
@@ -211,6 +213,8 @@ impl Pool {
         }
         let node = *nodes.iter().find(|node| self.can_free(**node, need))?;
         claims.memory.insert(node);
+        // Those of its own kind may go too: they are where they cannot be restored.
+        let turn = turn.saturating_sub(1);
         self.free_memory(node, self.memory_short(node, need), turn, now)
     }
 

@@ -1,16 +1,10 @@
 //! What must hold after every event, whatever happened.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::world::{MEMORY, Process, World, node};
+use super::world::{MEMORY, World};
 use crate::gpu::{EngineId, Kind, Order, Residency};
 use crate::ids::NodeId;
-
-impl Process {
-    fn is_on(&self, name: &NodeId, gpu: u32) -> bool {
-        node(self.chunk.node) == *name && self.chunk.gpus().contains(&gpu)
-    }
-}
 
 impl World {
     pub(super) fn check(&mut self) {
@@ -19,17 +13,19 @@ impl World {
         for process in self.processes.values_mut() {
             process.owes &= wanted.contains(&process.kind);
         }
-        for (name, machine) in &self.machines {
-            for gpu in 0..machine.gpus {
-                let there: Vec<&Process> =
-                    self.processes.values().filter(|p| p.is_on(name, gpu)).collect();
-                let executing = there.iter().filter(|p| !p.running.is_empty()).count();
-                assert!(executing <= 1, "{executing} engines execute on GPU {gpu} of {name}");
-                // One that took more than it declared is the fault that it is.
-                let outgrown = there.iter().any(|p| p.held > self.footprint(p.kind).device);
-                let held: u64 = there.iter().map(|process| process.held).sum();
-                assert!(held <= MEMORY || outgrown, "{held} bytes on GPU {gpu} of {name}");
+        let mut gpus: BTreeMap<(usize, u32), (u32, u64, bool)> = BTreeMap::new();
+        for process in self.processes.values() {
+            // One that took more than it declared is the fault that it is.
+            let outgrown = process.held > self.footprint(process.kind).device;
+            for gpu in process.chunk.gpus() {
+                let (executing, held, exempt) = gpus.entry((process.chunk.node, gpu)).or_default();
+                *executing += u32::from(!process.running.is_empty());
+                (*held, *exempt) = (*held + process.held, *exempt || outgrown);
             }
+        }
+        for ((node, gpu), (executing, held, exempt)) in gpus {
+            assert!(executing <= 1, "{executing} engines execute on GPU {gpu} of node {node}");
+            assert!(held <= MEMORY || exempt, "{held} bytes on GPU {gpu} of node {node}");
         }
     }
 
