@@ -10,9 +10,8 @@ impl World {
     pub(super) fn check(&mut self) {
         assert_eq!(self.pool.live(), self.open.len() + self.strays.len());
         let wanted: BTreeSet<Kind> = self.waiting().collect();
-        for process in self.processes.values_mut() {
-            process.owes &= wanted.contains(&process.kind);
-        }
+        let kind = |engine: &EngineId| self.processes.get(engine).map(|process| process.kind);
+        self.owing.retain(|engine| kind(engine).is_some_and(|kind| wanted.contains(&kind)));
         let mut gpus: BTreeMap<(usize, u32), (u32, u64, bool)> = BTreeMap::new();
         for process in self.processes.values() {
             // One that took more than it declared is the fault that it is.
@@ -37,9 +36,8 @@ impl World {
 
     /// Nothing is moved for others that was restored for some that wait, and ran none.
     pub(super) fn check_owes(&self, engine: EngineId) {
-        let Some(process) = self.processes.get(&engine).filter(|process| process.owes) else {
-            return;
-        };
+        let process = self.processes.get(&engine).filter(|_| self.owing.contains(&engine));
+        let Some(process) = process else { return };
         assert!(
             self.waiting().all(|kind| kind != process.kind),
             "{engine:?} is moved before it served those for whom it was restored: {:?}",
@@ -47,10 +45,12 @@ impl World {
         );
     }
 
-    /// The same of one that is ended, unless it failed or its node is being drained.
+    /// The same of one that is ended, unless it failed, its node is being drained, or that was
+    /// tried before.
     pub(super) fn check_stop(&self, engine: EngineId, node: &NodeId) {
         let failed = self.pool.engine(engine).is_none_or(|e| e.residency == Residency::Failed);
-        if !failed && !self.machines[node].draining {
+        let dead = self.processes.get(&engine).is_some_and(|process| process.dead);
+        if !failed && !dead && !self.machines[node].draining {
             self.check_owes(engine);
         }
     }

@@ -44,7 +44,8 @@ impl World {
             self.config.services[process.kind.service.0].degrees[&process.kind.degree].residue;
         let result = match outcome {
             Outcome::Good => {
-                (process.awake, process.answers, process.owes) = (true, true, true);
+                (process.awake, process.answers) = (true, true);
+                self.owing.insert(task.engine);
                 Ok(Proof { asleep: false, held: process.held, answers: true })
             }
             Outcome::Lies => {

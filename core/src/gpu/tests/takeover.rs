@@ -25,7 +25,7 @@ impl World {
             machine.draining = false;
         }
         // The new one does not know for whom they were restored.
-        self.processes.values_mut().for_each(|process| process.owes = false);
+        self.owing.clear();
         let names: Vec<NodeId> = self.machines.keys().cloned().collect();
         for name in &names {
             self.join(name, false);

@@ -73,8 +73,6 @@ pub(super) struct Process {
     pub(super) running: BTreeSet<ActionId>,
     /// The process is gone, although its memory may not be.
     pub(super) dead: bool,
-    /// It was restored for some that wait still, and has run none.
-    pub(super) owes: bool,
 }
 
 /// An order that is being carried out.
@@ -107,6 +105,8 @@ pub(super) struct World {
     pub(super) ended: BTreeMap<ActionId, Result<(), Fault>>,
     started: BTreeSet<ActionId>,
     pub(super) kinds: BTreeMap<ActionId, Kind>,
+    /// Restored for some that wait still, and have run none since.
+    pub(super) owing: BTreeSet<EngineId>,
     /// Running when their pool was lost.
     pub(super) adrift: BTreeSet<ActionId>,
     /// Cancelled, and still running when their pool was lost.
@@ -136,6 +136,7 @@ impl World {
             ended: BTreeMap::new(),
             started: BTreeSet::new(),
             kinds: BTreeMap::new(),
+            owing: BTreeSet::new(),
             adrift: BTreeSet::new(),
             strays: BTreeSet::new(),
             forgotten: 0,
@@ -378,7 +379,6 @@ impl World {
             answers: false,
             running: BTreeSet::new(),
             dead: false,
-            owes: false,
         });
         assert!(!process.awake, "{engine:?} is woken twice");
         // From now on it may take what it was promised.
@@ -397,9 +397,9 @@ impl World {
         assert_eq!(process.held, self.footprint(kind).device);
         let busy = self.beside(engine, chunk).any(|process| !process.running.is_empty());
         assert!(!busy, "a GPU of {chunk} is booked twice");
+        self.owing.remove(&engine);
         let process = self.processes.get_mut(&engine).unwrap();
         process.running.insert(action);
-        process.owes = false;
         assert!(process.running.len() <= self.config.services[kind.service.0].batch);
     }
 }
