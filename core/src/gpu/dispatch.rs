@@ -101,11 +101,18 @@ impl Pool {
             self.run(engine, room, now);
             return Step::Began;
         }
-        let serving: Vec<(Chunk, State)> =
-            self.serving(kind).map(|engine| (engine.chunk, engine.state)).collect();
-        // The first that is there is the next to execute on its GPUs.
-        let there = serving.iter().filter(|(_, state)| *state == State::Resident);
-        let next = there.map(|(chunk, _)| *chunk).min_by_key(|chunk| self.chunks.in_use(*chunk));
+        // The first that is there is the next to execute on its GPUs, unless it waits behind one
+        // that needs their memory: who is to serve before that must not wait for it.
+        let holding: Vec<Chunk> = self.serving(kind).map(|(_, engine)| engine.chunk).collect();
+        let barred = |chunk: Chunk| {
+            claims.rooms.get(&chunk.node).is_some_and(|barred| barred & chunk.bits() != 0)
+        };
+        let there = self.serving(kind).filter(|(id, engine)| {
+            let fresh = self.chunks.get(*id).is_some_and(|tenant| tenant.fresh);
+            engine.state == State::Resident && (fresh || !barred(engine.chunk))
+        });
+        let next = there.map(|(_, engine)| engine.chunk);
+        let next = next.min_by_key(|chunk| self.chunks.in_use(*chunk));
         if let Some(chunk) = next {
             *claims.turns.entry(chunk.node).or_insert(0) |= chunk.bits();
         }
@@ -125,7 +132,6 @@ impl Pool {
         if next.is_some() || coming > 0 {
             return Step::Waits;
         }
-        let holding: Vec<Chunk> = serving.into_iter().map(|(chunk, _)| chunk).collect();
         let claim = |barred: &Barred| self.chunks.claim(kind, footprint.device, &holding, barred);
         // One that sleeps where another stays forever is as good as none.
         let claim = if claim(&Barred::new()).is_some() {
@@ -140,24 +146,23 @@ impl Pool {
     }
 
     /// Engines of a kind that are not being ended, on nodes in service.
-    pub(super) fn serving(&self, kind: Kind) -> impl Iterator<Item = &Engine> {
-        self.engines.values().filter(move |engine| {
+    pub(super) fn serving(&self, kind: Kind) -> impl Iterator<Item = (EngineId, &Engine)> {
+        let serving = self.engines.iter().filter(move |(_, engine)| {
             let open = self.is_up(engine.chunk.node) && !self.nodes[engine.chunk.node].draining;
             let leaving = matches!(engine.state, State::Leaving { .. });
             engine.kind == kind && open && !leaving
-        })
+        });
+        serving.map(|(id, engine)| (*id, engine))
     }
 
     /// Engines of a kind that will run those that wait. One that is there, beside an engine
     /// that does not end, is not counted on.
     fn coming(&self, kind: Kind) -> usize {
-        let coming = self.engines.iter().filter(|(id, engine)| {
-            let node = engine.chunk.node;
-            let open = self.is_up(node) && !self.nodes[node].draining;
+        let coming = self.serving(kind).filter(|(id, engine)| {
+            let chunk = engine.chunk;
             let stuck = engine.state == State::Resident
-                && self.chunks.leaving(node) & engine.chunk.bits() != 0;
-            let comes = self.chunks.get(**id).is_some_and(Tenant::is_coming);
-            engine.kind == kind && open && comes && !stuck
+                && self.chunks.leaving(chunk.node) & chunk.bits() != 0;
+            !stuck && self.chunks.get(*id).is_some_and(Tenant::is_coming)
         });
         coming.count()
     }

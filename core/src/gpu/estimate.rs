@@ -20,8 +20,8 @@ impl Pool {
         }
         let idle = self
             .serving(kind)
-            .filter(|engine| engine.state == State::Resident && engine.running.is_empty())
-            .map(|engine| self.runs_before(engine.chunk, None));
+            .filter(|(_, engine)| engine.state == State::Resident && engine.running.is_empty())
+            .map(|(_, engine)| self.runs_before(engine.chunk, None));
         let place = self.find_place(kind, Turn::MAX, &claims);
         let restored = place.map(|place| self.time_to_restore(kind, &place));
         idle.chain(restored).min()
@@ -51,14 +51,14 @@ impl Pool {
 
     /// Whether another engine would be there before those that exist have served `waiting`.
     pub(super) fn is_worth(&self, kind: Kind, place: &Place, waiting: usize, batch: usize) -> bool {
-        let awake = || self.serving(kind).filter(|engine| engine.state != State::Asleep);
+        let awake = || self.serving(kind).filter(|(_, of)| of.state != State::Asleep);
         let engines = awake().count();
         if engines == 0 {
             return true;
         }
         let Some(run) = self.expected(kind, Phase::Run) else { return place.asleep.is_some() };
         let rounds = waiting.div_ceil(batch * engines);
-        let others = awake().map(|engine| self.runs_before(engine.chunk, Some(kind))).min();
+        let others = awake().map(|(_, engine)| self.runs_before(engine.chunk, Some(kind))).min();
         let wait = run.saturating_mul(u32::try_from(rounds).unwrap_or(u32::MAX));
         let wait = wait.saturating_add(others.unwrap_or_default());
         self.time_to_restore(kind, place) <= wait

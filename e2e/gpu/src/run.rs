@@ -135,7 +135,7 @@ pub(crate) async fn shared(
     let weights = arena(args.fit(), args.bytes);
     let bench = Bench::open(args, &dir.join(format!("{keeps:?}")), keeps, weights)?;
     let calls = Calls::new(args);
-    let mut questions: Vec<usize> = load.actions.iter().map(|(_, question)| *question).collect();
+    let mut questions: Vec<usize> = load.actions().map(|(_, question)| *question).collect();
     questions.sort_unstable();
     questions.dedup();
     let compare = keeps == Keeps::Pinned;
@@ -191,7 +191,7 @@ pub(crate) async fn fixed(
     let members = members.await?;
     let runs = closed_loops(args, &bench, &members, &load.of_first(fit)).await?;
     bench.close().await?;
-    let refused = load.actions.iter().filter(|(service, _)| *service >= fit).count();
+    let refused = load.actions().filter(|(service, _)| *service >= fit).count();
     Ok(Placement { runs, served: fit, refused, ..Placement::default() })
 }
 
@@ -205,8 +205,8 @@ async fn closed_loops(
     bench.backend.take();
     let mut pooled = Pooled::new(args, bench, members, load.candidates);
     let mut runs = Vec::new();
-    for at_once in &args.at_once {
-        let mut outcome = pooled.run(&load.actions, (*at_once).max(1)).await?;
+    for (at_once, actions) in args.at_once.iter().zip(&load.runs) {
+        let mut outcome = pooled.run(actions, (*at_once).max(1)).await?;
         outcome.times = bench.backend.take();
         runs.push(outcome);
     }

@@ -38,12 +38,8 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 14_000_000_000)]
     pub(crate) large: u64,
     /// Actions of a run
-    #[arg(long, default_value_t = 96)]
+    #[arg(long, default_value_t = 72)]
     pub(crate) actions: usize,
-    /// Actions of each run that loads on demand, which is slow; it is compared with the same
-    /// actions of ours
-    #[arg(long, default_value_t = 24)]
-    pub(crate) actions_on_demand: usize,
     /// Actions that are under way at a time, one run for each. One alone has nothing that its
     /// restore could overlap with, so a placement without restores is faster by the restores;
     /// the paper has that too (6.3: at low concurrency). A rollout's rewards come from many
