@@ -141,7 +141,7 @@ impl Table {
         let wished = wish(overhead < 3.0, "< 3%");
         self.line("scheduler overhead, one at a time: neither call nor move", &measured, &wished);
         let measured = format!("{:.2}% of ACT", share(sum(&run.times.proofs)));
-        self.line("of it proofs: questions to engines and probes", &measured, "");
+        self.line("of it proofs: questions, looks for processes, probes", &measured, "");
         let core = run.core.as_secs_f64() / run.acts.len().max(1) as f64 * 1e6;
         self.line("of it the core's state machine", &format!("{core:.0} us an action"), "");
         let measured = format!("{candidates} texts, {:.0} ms", mean(&run.calls) * 1e3);

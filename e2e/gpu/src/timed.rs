@@ -18,7 +18,8 @@ pub(crate) struct Timed {
 pub(crate) struct Times {
     pub(crate) wakes: Vec<Duration>,
     pub(crate) evicts: Vec<Duration>,
-    /// Questions whether an engine sleeps, and requests that show that it serves.
+    /// Questions whether an engine sleeps, looks for its processes, and requests that show that
+    /// it serves.
     pub(crate) proofs: Vec<Duration>,
 }
 
@@ -86,7 +87,10 @@ impl Backend for Timed {
     }
 
     async fn occupant(&self, engine: EngineId) -> Option<Occupant> {
-        self.inner.occupant(engine).await
+        let begun = Instant::now();
+        let occupant = self.inner.occupant(engine).await;
+        self.note(|times| &mut times.proofs, begun);
+        occupant
     }
 
     async fn found(&self) -> Vec<Found> {
