@@ -8,7 +8,7 @@ use super::reports::Outcome;
 use crate::fault::Fault;
 use crate::gpu::{
     Adopted, Chunk, Command, Config, Degree, EngineId, Event, Footprint, Kind, Limits, Node, Order,
-    OrderId, Pool, Proof, Running, Service, ServiceIndex, Trouble,
+    OrderId, Pool, Proof, Running, Service, ServiceIndex,
 };
 use crate::ids::{ActionId, NodeId};
 use crate::reward::Backoff;
@@ -243,15 +243,6 @@ impl World {
         }
         if machine.up {
             self.send(Event::Gpu { node: name.clone(), gpu, lost });
-        }
-    }
-
-    /// A process dies by itself.
-    pub(super) fn die(&mut self, id: EngineId) {
-        let Some(process) = self.processes.remove(&id) else { return };
-        self.tasks.retain(|task| task.engine != id);
-        if self.machines[&node(process.chunk.node)].up {
-            self.send(Event::Broke(id, Trouble::Died("killed".into())));
         }
     }
 
