@@ -1,9 +1,9 @@
 //! The life of an action: it waits, runs, and ends once.
 
-use super::chunks::{EngineId, Kind};
 use super::command::Command;
-use super::pool::{Action, Pool, State, Timer};
+use super::pool::{Action, Pool, Timer};
 use super::proof::Trouble;
+use super::tenant::{EngineId, Kind, State};
 use super::{Degree, Phase};
 use crate::fault::{Fault, FaultKind};
 use crate::ids::ActionId;
@@ -127,7 +127,11 @@ impl Pool {
         if line.is_empty() {
             self.waiting.remove(&engine.kind);
         }
+        if let Some(tenant) = self.chunks.get_mut(on) {
+            tenant.fresh = false;
+        }
         self.settle(on);
+        self.mark_wanted();
     }
 
     /// Ends an action that nobody needs any more. While it still runs, its GPUs are in use.

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::Phase;
 use super::chunk::Degree;
-use super::chunks::{Kind, ServiceIndex};
 use super::pool::Pool;
+use super::tenant::{Kind, ServiceIndex};
 
 impl Pool {
     /// The degree at which an action of `service` costs least if it comes now, of those in

@@ -1,48 +1,12 @@
 //! Who is on which GPUs, and where the next one goes.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::chunk::{Chunk, Degree, MOST_GPUS};
+use super::tenant::{EngineId, Kind, State, Tenant, Turn};
 use crate::arrange;
 use crate::time::Time;
-
-/// An engine: one service at one degree on one chunk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct EngineId(pub u64);
-
-/// A reward service, by its place in [`super::Config::services`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ServiceIndex(pub usize);
-
-/// A service at a degree. At another degree it is another resident.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Kind {
-    /// The service.
-    pub service: ServiceIndex,
-    /// GPUs of one of its engines.
-    pub degree: Degree,
-}
-
-/// An engine as the chunks see it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Tenant {
-    /// What it serves.
-    pub kind: Kind,
-    /// Where.
-    pub chunk: Chunk,
-    /// Bytes that it has on each of its GPUs.
-    pub bytes: u64,
-    /// Bytes of these that stay when it sleeps.
-    pub residue: u64,
-    /// It can serve, or is about to: it is not asleep.
-    pub awake: bool,
-    /// Its GPUs are its own at this moment: it executes, or moves memory.
-    pub busy: bool,
-    /// It is not to be moved to make room.
-    pub pinned: bool,
-    /// When its last action ended.
-    pub used: Time,
-}
 
 /// A chunk for an engine that is not resident, and what has to leave it first.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,8 +24,8 @@ pub struct Place {
 /// GPUs that are not to be given, by node; nodes that are missing have none.
 pub type Barred = BTreeMap<usize, u128>;
 
-/// The GPUs of a pool. Several engines may have memory on a GPU at once, as much as fits;
-/// one at most is busy there.
+/// The GPUs of a pool. Several engines may have memory on a GPU at once, as much as fits.
+/// One at most executes there, and one at most is moved there at the same time.
 #[derive(Debug, Default)]
 pub struct Chunks {
     nodes: Vec<Node>,
@@ -130,34 +94,49 @@ impl Chunks {
         self.tenants.get_mut(&engine)
     }
 
-    /// The first engine of this kind that is resident and may execute now.
-    pub fn resident(&self, kind: Kind, barred: &Barred) -> Option<EngineId> {
-        let of_kind = self.tenants.iter().filter(|(_, tenant)| {
-            tenant.kind == kind && tenant.awake && !tenant.busy && self.idle(tenant.chunk, barred)
-        });
+    /// The first engine of this kind that is resident and may execute now. `turns` are GPUs on
+    /// which nobody else is to begin, `rooms` those on which only what was restored for those
+    /// that wait is.
+    pub fn resident(&self, kind: Kind, turns: &Barred, rooms: &Barred) -> Option<EngineId> {
+        let may = |tenant: &Tenant| {
+            tenant.kind == kind
+                && tenant.state == State::Resident
+                && !tenant.executing
+                && self.allowed(tenant.chunk, turns)
+                && (tenant.fresh || self.allowed(tenant.chunk, rooms))
+                && (self.executing(tenant.chunk.node) | self.leaving(tenant.chunk.node))
+                    & tenant.chunk.bits()
+                    == 0
+        };
+        let of_kind = self.tenants.iter().filter(|(_, tenant)| may(tenant));
         of_kind.min_by_key(|(_, tenant)| tenant.chunk).map(|(engine, _)| *engine)
     }
 
     /// Where an engine of this kind that sleeps can be woken with `bytes` on each GPU:
-    /// without an eviction if possible, else by the least recently used.
-    pub fn asleep(&self, kind: Kind, bytes: u64, barred: &Barred) -> Option<Place> {
+    /// without an eviction if possible, else by the least recently used. Others may execute
+    /// there meanwhile.
+    pub fn asleep(&self, kind: Kind, bytes: u64, turn: Turn, rooms: &Barred) -> Option<Place> {
         let of_kind = self.tenants.iter().filter(|(_, tenant)| {
-            tenant.kind == kind && !tenant.awake && !tenant.busy && self.idle(tenant.chunk, barred)
+            tenant.kind == kind && tenant.state == State::Asleep && self.open(tenant.chunk, rooms)
         });
         of_kind
-            .filter_map(|(engine, tenant)| self.clear(tenant.chunk, bytes, Some(*engine)))
-            .min_by_key(|place| (self.recency(place), place.chunk))
+            .filter_map(|(engine, tenant)| self.clear(tenant.chunk, bytes, turn, Some(*engine)))
+            .min_by_key(|place| (self.cost(place), place.chunk))
     }
 
     /// Where a new engine with `bytes` on each GPU goes: GPUs without a resident, from the
     /// smallest free chunk that holds it (ARL-Tangram 5.3), else beside others where there
-    /// is room, else in place of the least recently used. The first node and GPU of equals.
-    pub fn place(&self, degree: Degree, bytes: u64, barred: &Barred) -> Option<Place> {
-        self.free_chunk(degree, bytes, barred).or_else(|| {
-            self.all(degree)
-                .filter(|chunk| self.idle(*chunk, barred))
-                .filter_map(|chunk| self.clear(chunk, bytes, None))
-                .min_by_key(|place| (self.recency(place), self.neighbours(place), place.chunk))
+    /// is room, else in place of the least recently used; there where nobody executes, if
+    /// possible. Not where an engine of its kind is. The first node and GPU of equals.
+    pub fn place(&self, kind: Kind, bytes: u64, turn: Turn, rooms: &Barred) -> Option<Place> {
+        self.free_chunk(kind.degree, bytes, turn, rooms).or_else(|| {
+            let own = |chunk: &Chunk| {
+                self.on(chunk.node).any(|(_, of)| of.kind == kind && of.chunk == *chunk)
+            };
+            self.all(kind.degree)
+                .filter(|chunk| self.open(*chunk, rooms) && !own(chunk))
+                .filter_map(|chunk| self.clear(chunk, bytes, turn, None))
+                .min_by_key(|place| (self.cost(place), self.neighbours(place), place.chunk))
         })
     }
 
@@ -175,20 +154,57 @@ impl Chunks {
                 let there = self.on(chunk.node).filter(|(_, tenant)| {
                     tenant.pinned && tenant.kind != kind && tenant.chunk.gpus().contains(&gpu)
                 });
-                there.map(|(_, tenant)| tenant.bytes).sum::<u64>()
+                there.map(|(_, tenant)| tenant.held().max(tenant.planned())).sum::<u64>()
             };
             let memory = self.nodes[chunk.node].memory;
             self.allowed(*chunk, barred) && chunk.gpus().all(|gpu| pinned(gpu) + bytes <= memory)
         };
-        let wait = |chunk: &Chunk| ((self.busy(chunk.node) & chunk.bits()).count_ones(), *chunk);
+        let wait = |chunk: &Chunk| (self.in_use(*chunk), *chunk);
         of.iter().copied().filter(may).min_by_key(wait)
+    }
+
+    /// Whether an engine can be restored on its chunk now: there is room beside all that is
+    /// there at this moment, and nobody whose state is unknown.
+    pub(super) fn is_clear(&self, engine: EngineId) -> bool {
+        let Some(Tenant { chunk, device, .. }) = self.get(engine).copied() else { return false };
+        self.leaving(chunk.node) & chunk.bits() == 0 && self.fits(engine, chunk, device)
     }
 
     /// Whether `bytes` on each GPU of a chunk fit beside all that is there, but for `engine`
     /// itself.
     pub(super) fn fits(&self, engine: EngineId, chunk: Chunk, bytes: u64) -> bool {
         let memory = self.nodes[chunk.node].memory;
-        chunk.gpus().all(|gpu| self.held(chunk.node, gpu, Some(engine)) + bytes <= memory)
+        let held = |gpu| self.sum(chunk.node, gpu, Some(engine), Tenant::held);
+        chunk.gpus().all(|gpu| held(gpu) + bytes <= memory)
+    }
+
+    /// GPUs of a node on which memory is being moved.
+    pub(super) fn moving(&self, node: usize) -> u128 {
+        self.gpus_of(node, Tenant::is_moving)
+    }
+
+    /// GPUs of a node with an engine whose state is unknown.
+    pub(super) fn leaving(&self, node: usize) -> u128 {
+        self.gpus_of(node, Tenant::is_leaving)
+    }
+
+    /// How many GPUs of a chunk are in use: by what executes, is moved, or is about to.
+    pub(super) fn in_use(&self, chunk: Chunk) -> u32 {
+        let used = |tenant: &Tenant| {
+            let still = matches!(tenant.state, State::Resident | State::Asleep);
+            tenant.executing || tenant.is_coming() || !still
+        };
+        (self.gpus_of(chunk.node, used) & chunk.bits()).count_ones()
+    }
+
+    /// Engines that have a GPU of this chunk.
+    pub(super) fn overlapping(&self, chunk: Chunk) -> impl Iterator<Item = (EngineId, &Tenant)> {
+        self.on(chunk.node).filter(move |(_, tenant)| tenant.chunk.overlaps(chunk))
+    }
+
+    /// All engines, to change all but their chunks.
+    pub(super) fn all_mut(&mut self) -> impl Iterator<Item = &mut Tenant> {
+        self.tenants.values_mut()
     }
 
     /// Free chunks of every size: aligned, without a resident, not a half of a larger one.
@@ -217,7 +233,7 @@ impl Chunks {
         1.0 - f64::from(counts[largest.level()] * largest.gpus()) / f64::from(total)
     }
 
-    fn free_chunk(&self, degree: Degree, bytes: u64, barred: &Barred) -> Option<Place> {
+    fn free_chunk(&self, degree: Degree, bytes: u64, turn: Turn, barred: &Barred) -> Option<Place> {
         let mut size = Some(degree);
         while let Some(level) = size {
             for (node, of) in self.nodes.iter().enumerate() {
@@ -225,7 +241,7 @@ impl Chunks {
                 let found = Chunk::all(node, of.gpus, level)
                     .filter(|chunk| self.is_free(*chunk, taken))
                     .filter_map(|chunk| Chunk::new(node, chunk.start(), degree))
-                    .find_map(|chunk| self.clear(chunk, bytes, None));
+                    .find_map(|chunk| self.clear(chunk, bytes, turn, None));
                 if found.is_some() {
                     return found;
                 }
@@ -245,14 +261,17 @@ impl Chunks {
 
     /// GPUs of a node that have a resident, or cannot be given.
     fn taken(&self, node: usize, barred: &Barred) -> u128 {
-        let awake = self.on(node).filter(|(_, tenant)| tenant.awake || tenant.busy);
-        let awake = awake.fold(0, |bits, (_, tenant)| bits | tenant.chunk.bits());
+        let awake = self.gpus_of(node, |tenant| tenant.state != State::Asleep);
         awake | self.nodes[node].lost | barred.get(&node).copied().unwrap_or(0)
     }
 
-    fn busy(&self, node: usize) -> u128 {
-        let busy = self.on(node).filter(|(_, tenant)| tenant.busy);
-        busy.fold(0, |bits, (_, tenant)| bits | tenant.chunk.bits())
+    fn executing(&self, node: usize) -> u128 {
+        self.gpus_of(node, |tenant| tenant.executing)
+    }
+
+    fn gpus_of(&self, node: usize, which: impl Fn(&Tenant) -> bool) -> u128 {
+        let there = self.on(node).filter(|(_, tenant)| which(tenant));
+        there.fold(0, |bits, (_, tenant)| bits | tenant.chunk.bits())
     }
 
     fn on(&self, node: usize) -> impl Iterator<Item = (EngineId, &Tenant)> {
@@ -271,38 +290,48 @@ impl Chunks {
         chunk.gpus().end <= node.gpus && chunk.bits() & (node.lost | barred) == 0
     }
 
-    fn idle(&self, chunk: Chunk, barred: &Barred) -> bool {
-        self.allowed(chunk, barred) && self.busy(chunk.node) & chunk.bits() == 0
+    /// Whether an engine may be given a place there.
+    fn open(&self, chunk: Chunk, rooms: &Barred) -> bool {
+        self.allowed(chunk, rooms) && self.leaving(chunk.node) & chunk.bits() == 0
     }
 
-    /// Bytes that engines other than `but` have on a GPU.
-    fn held(&self, node: usize, gpu: u32, but: Option<EngineId>) -> u64 {
+    /// Bytes on a GPU of engines other than `but`.
+    fn sum(
+        &self,
+        node: usize,
+        gpu: u32,
+        but: Option<EngineId>,
+        bytes: impl Fn(&Tenant) -> u64,
+    ) -> u64 {
         let there = self
             .on(node)
             .filter(|(engine, tenant)| Some(*engine) != but && tenant.chunk.gpus().contains(&gpu));
-        there.map(|(_, tenant)| tenant.bytes).sum()
+        there.map(|(_, tenant)| bytes(tenant)).sum()
     }
 
     /// What must leave a chunk so that `bytes` on each of its GPUs fit, `asleep` being there
-    /// already; `None` where that is not enough.
-    fn clear(&self, chunk: Chunk, bytes: u64, asleep: Option<EngineId>) -> Option<Place> {
+    /// already and all that was decided before done; `None` where that is not enough.
+    fn clear(
+        &self,
+        chunk: Chunk,
+        bytes: u64,
+        turn: Turn,
+        asleep: Option<EngineId>,
+    ) -> Option<Place> {
         let memory = self.nodes[chunk.node].memory;
+        let planned = |gpu| self.sum(chunk.node, gpu, asleep, Tenant::planned);
         let mut over: BTreeMap<u32, u64> = chunk
             .gpus()
-            .map(|gpu| (gpu, (self.held(chunk.node, gpu, asleep) + bytes).saturating_sub(memory)))
+            .map(|gpu| (gpu, (planned(gpu) + bytes).saturating_sub(memory)))
             .filter(|(_, over)| *over > 0)
             .collect();
         let mut place = Place { chunk, asleep, evict: Vec::new(), stop: Vec::new() };
         let mut others: Vec<(EngineId, &Tenant)> = self
-            .on(chunk.node)
-            .filter(|(engine, tenant)| {
-                Some(*engine) != asleep
-                    && tenant.chunk.overlaps(chunk)
-                    && !tenant.busy
-                    && !tenant.pinned
-            })
+            .overlapping(chunk)
+            .filter(|(engine, tenant)| Some(*engine) != asleep && tenant.yields_to(turn))
             .collect();
-        others.sort_by_key(|(engine, tenant)| (tenant.used, *engine));
+        // Those that somebody waits for come last, and of them those who wait longest.
+        others.sort_by_key(|(engine, tenant)| (tenant.wanted.map(Reverse), tenant.used, *engine));
         let mut relieve = |tenant: &Tenant, freed: u64| {
             let helps = freed > 0 && tenant.chunk.gpus().any(|gpu| over.contains_key(&gpu));
             if helps {
@@ -315,15 +344,16 @@ impl Chunks {
             }
             helps
         };
-        for (engine, tenant) in others.iter().filter(|(_, tenant)| tenant.awake) {
-            if relieve(tenant, tenant.bytes - tenant.residue.min(tenant.bytes)) {
+        let awake = |tenant: &Tenant| tenant.state == State::Resident;
+        for (engine, tenant) in others.iter().filter(|(_, tenant)| awake(tenant)) {
+            if relieve(tenant, tenant.device.saturating_sub(tenant.residue)) {
                 place.evict.push(*engine);
             }
         }
         for (engine, tenant) in &others {
             // One that serves is ended only where putting it to sleep is not enough.
-            let left = if tenant.awake { tenant.residue.min(tenant.bytes) } else { tenant.bytes };
-            if relieve(tenant, left) {
+            let left = if awake(tenant) { tenant.device } else { u64::MAX };
+            if relieve(tenant, tenant.residue.min(left)) {
                 place.evict.retain(|other| other != engine);
                 place.stop.push(*engine);
             }
@@ -331,17 +361,18 @@ impl Chunks {
         over.is_empty().then_some(place)
     }
 
-    /// How many must be ended, which costs a launch later, and when the last of those that
-    /// must leave was used.
-    fn recency(&self, place: &Place) -> (usize, Option<Time>) {
+    /// How many must be ended, which costs a launch later, how many GPUs are in use, and when
+    /// the last of those that must leave was used.
+    fn cost(&self, place: &Place) -> (usize, u32, Option<Time>) {
         let leaving = place.evict.iter().chain(&place.stop).filter_map(|engine| self.get(*engine));
-        (place.stop.len(), leaving.map(|tenant| tenant.used).max())
+        let used = leaving.map(|tenant| tenant.used).max();
+        (place.stop.len(), self.in_use(place.chunk), used)
     }
 
     /// How many residents stay beside it, and when the last of them was used.
     fn neighbours(&self, place: &Place) -> (usize, Option<Time>) {
-        let beside = self.on(place.chunk.node).filter(|(engine, tenant)| {
-            tenant.awake && tenant.chunk.overlaps(place.chunk) && !place.evict.contains(engine)
+        let beside = self.overlapping(place.chunk).filter(|(engine, tenant)| {
+            tenant.state != State::Asleep && !place.evict.contains(engine)
         });
         let used: Vec<Time> = beside.map(|(_, tenant)| tenant.used).collect();
         (used.len(), used.into_iter().max())

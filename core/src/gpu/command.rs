@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::chunk::Chunk;
-use super::chunks::{EngineId, Kind};
 use super::event::OrderId;
+use super::tenant::{EngineId, Kind};
 use crate::fault::Fault;
 use crate::ids::{ActionId, NodeId};
 use crate::time::Time;

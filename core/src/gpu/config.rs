@@ -17,7 +17,8 @@ pub struct Config {
     /// an engine.
     pub backoff: Backoff,
     /// How much longer than an order's own limit the pool waits for the agent to report, and
-    /// how long a cancelled action may take to end, before its engine is ended.
+    /// how long a cancelled action may take to end, before its engine is ended; and how long
+    /// an agent may be away before the pool ends a call that has had its time.
     pub grace: Duration,
 }
 
@@ -34,6 +35,9 @@ pub struct Service {
     pub degrees: BTreeMap<Degree, Footprint>,
     /// Time limits of the orders for its engines.
     pub limits: Limits,
+    /// Time that a call may run: its node's agent ends it then, and where the agent is away
+    /// the pool does, [`Config::grace`] later.
+    pub timeout: Duration,
 }
 
 /// What one engine needs.

@@ -1,12 +1,12 @@
 //! Who is served next, and which engines are restored for those who wait.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
-use super::chunks::{Barred, EngineId, Kind, Place};
+use super::chunk::Chunk;
+use super::chunks::{Barred, Place};
 use super::config::Footprint;
-use super::pool::{Engine, Pool, State};
-use super::{Chunk, Phase};
+use super::pool::{Engine, Pool};
+use super::tenant::{EngineId, Kind, State, Tenant, Turn};
 use crate::time::Time;
 
 /// All GPUs of a node.
@@ -15,8 +15,11 @@ const WHOLE: u128 = u128::MAX;
 /// What those that wait keep from those that came later.
 #[derive(Debug, Default)]
 pub(super) struct Claims {
-    /// GPUs.
-    pub(super) gpus: Barred,
+    /// GPUs on which the next to execute is known.
+    pub(super) turns: Barred,
+    /// GPUs whose memory is spoken for: nothing is promised a place there, and nothing begins
+    /// but what was restored for those that wait.
+    pub(super) rooms: Barred,
     /// Nodes whose memory is spoken for: no engine is launched there.
     memory: BTreeSet<usize>,
 }
@@ -34,47 +37,49 @@ impl Pool {
     /// Starts what can be started, in order of submission.
     pub(super) fn round(&mut self, now: Time) {
         self.empty_drained(now);
-        let reserved: Vec<EngineId> = self
-            .engines
-            .iter()
-            .filter(|(_, engine)| matches!(engine.state, State::Reserved { .. }))
-            .map(|(id, _)| *id)
-            .collect();
-        for id in reserved {
-            self.restore_if_clear(id, now);
-        }
+        self.begin_moves(now);
+        self.mark_wanted();
         let mut claims = self.closed();
         let heads =
             self.waiting.iter().filter_map(|(kind, line)| Some((line.keys().next()?, kind)));
-        let mut heads: BTreeSet<(u64, Kind)> = heads.map(|(seq, kind)| (*seq, *kind)).collect();
-        while let Some((_, kind)) = heads.pop_first() {
-            if self.step(kind, &mut claims, now) == Step::Waits {
+        let mut heads: BTreeSet<(Turn, Kind)> = heads.map(|(turn, kind)| (*turn, *kind)).collect();
+        while let Some((turn, kind)) = heads.pop_first() {
+            if self.step(kind, turn, &mut claims, now) == Step::Waits {
                 continue;
             }
-            if let Some(seq) = self.waiting.get(&kind).and_then(|line| line.keys().next()) {
-                heads.insert((*seq, kind));
+            if let Some(turn) = self.waiting.get(&kind).and_then(|line| line.keys().next()) {
+                heads.insert((*turn, kind));
             }
+        }
+    }
+
+    /// Brings the books of the chunks in line with who waits.
+    pub(super) fn mark_wanted(&mut self) {
+        for tenant in self.chunks.all_mut() {
+            let line = self.waiting.get(&tenant.kind);
+            tenant.wanted = line.and_then(|line| line.keys().next().copied());
         }
     }
 
     /// GPUs of nodes that take nothing.
     pub(super) fn closed(&self) -> Claims {
-        let closed = self.nodes.iter().enumerate().filter(|(_, home)| !home.up || home.draining);
-        let gpus = closed.map(|(index, _)| (index, WHOLE)).collect();
-        Claims { gpus, memory: BTreeSet::new() }
+        let closed = |index: &usize| !self.is_up(*index) || self.nodes[*index].draining;
+        let closed = (0..self.nodes.len()).filter(closed);
+        let turns: Barred = closed.map(|index| (index, WHOLE)).collect();
+        Claims { rooms: turns.clone(), turns, memory: BTreeSet::new() }
     }
 
-    /// Where an engine of this kind could be restored now.
-    pub(super) fn find_place(&self, kind: Kind, claims: &Claims) -> Option<Place> {
+    /// Where an engine of this kind could be restored for one whose turn this is.
+    pub(super) fn find_place(&self, kind: Kind, turn: Turn, claims: &Claims) -> Option<Place> {
         let footprint = self.footprint(kind)?;
-        self.chunks.asleep(kind, footprint.device, &claims.gpus).or_else(|| {
-            let mut barred = claims.gpus.clone();
+        self.chunks.asleep(kind, footprint.device, turn, &claims.rooms).or_else(|| {
+            let mut barred = claims.rooms.clone();
             for index in 0..self.nodes.len() {
                 if claims.memory.contains(&index) || self.memory_short(index, &footprint) > 0 {
                     barred.insert(index, WHOLE);
                 }
             }
-            self.chunks.place(kind.degree, footprint.device, &barred)
+            self.chunks.place(kind, footprint.device, turn, &barred)
         })
     }
 
@@ -83,70 +88,91 @@ impl Pool {
         self.host_used(node).saturating_add(need.host).saturating_sub(self.nodes[node].host)
     }
 
-    pub(super) fn time_to_restore(&self, kind: Kind, place: &Place) -> Duration {
-        let phase = if place.asleep.is_some() { Phase::Wake } else { Phase::Launch };
-        let evictions = place
-            .evict
-            .iter()
-            .chain(&place.stop)
-            .filter_map(|victim| self.expected(self.engines.get(victim)?.kind, Phase::Evict));
-        let evict = evictions.max().unwrap_or_default();
-        evict.saturating_add(self.expected(kind, phase).unwrap_or_default())
-    }
-
-    fn step(&mut self, kind: Kind, claims: &mut Claims, now: Time) -> Step {
+    fn step(&mut self, kind: Kind, turn: Turn, claims: &mut Claims, now: Time) -> Step {
         let Some(batch) = self.service(kind).map(|service| service.batch.max(1)) else {
             return Step::Waits;
         };
-        if let Some(engine) = self.chunks.resident(kind, &claims.gpus) {
+        if let Some(engine) = self.chunks.resident(kind, &claims.turns, &claims.rooms) {
             self.run(engine, batch, now);
             return Step::Began;
         }
         // One that executes takes more only where nobody waits for its GPUs.
-        if let Some((engine, room)) = self.with_room(kind, batch, &claims.gpus) {
+        if let Some((engine, room)) = self.with_room(kind, batch, claims) {
             self.run(engine, room, now);
             return Step::Began;
         }
-        let waiting = self.waiting.get(&kind).map_or(0, std::collections::BTreeMap::len);
-        let coming = |engine: &&Engine| {
-            matches!(engine.state, State::Reserved { .. } | State::Restoring { .. })
+        // The first that is there is the next to execute on its GPUs, unless it waits behind one
+        // that needs their memory: who is to serve before that must not wait for it.
+        let holding: Vec<Chunk> = self.serving(kind).map(|(_, engine)| engine.chunk).collect();
+        let barred = |chunk: Chunk| {
+            claims.rooms.get(&chunk.node).is_some_and(|barred| barred & chunk.bits() != 0)
         };
-        let covered = batch * self.serving(kind).filter(coming).count();
+        let there = self.serving(kind).filter(|(id, engine)| {
+            let fresh = self.chunks.get(*id).is_some_and(|tenant| tenant.fresh);
+            engine.state == State::Resident && (fresh || !barred(engine.chunk))
+        });
+        let next = there.map(|(_, engine)| engine.chunk);
+        let next = next.min_by_key(|chunk| self.chunks.in_use(*chunk));
+        if let Some(chunk) = next {
+            *claims.turns.entry(chunk.node).or_insert(0) |= chunk.bits();
+        }
+        let waiting = self.waiting.get(&kind).map_or(0, std::collections::BTreeMap::len);
+        let coming = self.coming(kind);
+        let covered = batch * coming;
         if covered >= waiting || self.ailing.get(&kind).is_some_and(|ailing| now < ailing.until) {
             return Step::Waits;
         }
         let Some(footprint) = self.footprint(kind) else { return Step::Waits };
-        if let Some(place) = self.find_place(kind, claims)
+        if let Some(place) = self.find_place(kind, turn, claims)
             && self.is_worth(kind, &place, waiting - covered, batch)
         {
             self.reserve(kind, place, now);
             return Step::Began;
         }
-        let holding: Vec<Chunk> = self.serving(kind).map(|engine| engine.chunk).collect();
-        let claim = if holding.is_empty() {
-            self.claim_launch(kind, &footprint, claims, now)
+        if next.is_some() || coming > 0 {
+            return Step::Waits;
+        }
+        let claim = |barred: &Barred| self.chunks.claim(kind, footprint.device, &holding, barred);
+        // One that sleeps where another stays forever is as good as none.
+        let claim = if claim(&Barred::new()).is_some() {
+            claim(&claims.rooms)
         } else {
-            self.chunks.claim(kind, footprint.device, &holding, &claims.gpus)
+            self.claim_launch(kind, turn, &footprint, claims, now)
         };
         if let Some(chunk) = claim {
-            *claims.gpus.entry(chunk.node).or_insert(0) |= chunk.bits();
+            *claims.rooms.entry(chunk.node).or_insert(0) |= chunk.bits();
         }
         Step::Waits
     }
 
     /// Engines of a kind that are not being ended, on nodes in service.
-    fn serving(&self, kind: Kind) -> impl Iterator<Item = &Engine> {
-        self.engines.values().filter(move |engine| {
-            let home = &self.nodes[engine.chunk.node];
+    pub(super) fn serving(&self, kind: Kind) -> impl Iterator<Item = (EngineId, &Engine)> {
+        let serving = self.engines.iter().filter(move |(_, engine)| {
+            let open = self.is_up(engine.chunk.node) && !self.nodes[engine.chunk.node].draining;
             let leaving = matches!(engine.state, State::Leaving { .. });
-            engine.kind == kind && home.up && !home.draining && !leaving
-        })
+            engine.kind == kind && open && !leaving
+        });
+        serving.map(|(id, engine)| (*id, engine))
+    }
+
+    /// Engines of a kind that will run those that wait. One that is there, beside an engine
+    /// that does not end, is not counted on.
+    fn coming(&self, kind: Kind) -> usize {
+        let coming = self.serving(kind).filter(|(id, engine)| {
+            let chunk = engine.chunk;
+            let stuck = engine.state == State::Resident
+                && self.chunks.leaving(chunk.node) & chunk.bits() != 0;
+            !stuck && self.chunks.get(*id).is_some_and(Tenant::is_coming)
+        });
+        coming.count()
     }
 
     /// An engine that executes fewer actions than it could, and how many fewer.
-    fn with_room(&self, kind: Kind, batch: usize, barred: &Barred) -> Option<(EngineId, usize)> {
-        let open =
-            |chunk: Chunk| barred.get(&chunk.node).is_none_or(|barred| barred & chunk.bits() == 0);
+    fn with_room(&self, kind: Kind, batch: usize, claims: &Claims) -> Option<(EngineId, usize)> {
+        let open = |chunk: Chunk| {
+            let barred = [&claims.turns, &claims.rooms].map(|of| of.get(&chunk.node).copied());
+            barred.into_iter().flatten().all(|barred| barred & chunk.bits() == 0)
+        };
         let executing = self.engines.iter().filter(|(_, engine)| {
             engine.kind == kind
                 && engine.state == State::Resident
@@ -158,23 +184,12 @@ impl Pool {
             .find(|(_, room)| *room > 0)
     }
 
-    /// Whether another engine would be there before those that exist have served `waiting`.
-    fn is_worth(&self, kind: Kind, place: &Place, waiting: usize, batch: usize) -> bool {
-        let engines = self.serving(kind).filter(|engine| engine.state != State::Asleep).count();
-        if engines == 0 {
-            return true;
-        }
-        let Some(run) = self.expected(kind, Phase::Run) else { return place.asleep.is_some() };
-        let rounds = waiting.div_ceil(batch * engines);
-        let wait = run.saturating_mul(u32::try_from(rounds).unwrap_or(u32::MAX));
-        self.time_to_restore(kind, place) <= wait
-    }
-
-    /// For a service that has no engine at all: claims a node's memory, and makes room there
+    /// For a service that has no engine to wait for: claims a node's memory, and makes room there
     /// by ending its least recently used engines. The chunk to wait for, where that helps.
     fn claim_launch(
         &mut self,
         kind: Kind,
+        turn: Turn,
         need: &Footprint,
         claims: &mut Claims,
         now: Time,
@@ -184,7 +199,7 @@ impl Pool {
                 .chunks
                 .node(*node)
                 .is_some_and(|(gpus, memory)| gpus >= kind.degree.gpus() && memory >= need.device);
-            let open = claims.gpus.get(node) != Some(&WHOLE) && !claims.memory.contains(node);
+            let open = claims.rooms.get(node) != Some(&WHOLE) && !claims.memory.contains(node);
             large && open && self.nodes[*node].host >= need.host
         };
         let nodes: Vec<usize> = (0..self.nodes.len()).filter(suits).collect();
@@ -197,13 +212,15 @@ impl Pool {
                 Chunk::all(*node, gpus, kind.degree)
             })
             .collect();
-        if let Some(chunk) = self.chunks.claim(kind, need.device, &roomy, &claims.gpus) {
+        if let Some(chunk) = self.chunks.claim(kind, need.device, &roomy, &claims.rooms) {
             claims.memory.insert(chunk.node);
             return Some(chunk);
         }
         let node = *nodes.iter().find(|node| self.can_free(**node, need))?;
         claims.memory.insert(node);
-        self.free_memory(node, self.memory_short(node, need), now)
+        // Those of its own kind may go too: they are where they cannot be restored.
+        let turn = turn.saturating_sub(1);
+        self.free_memory(node, self.memory_short(node, need), turn, now)
     }
 
     /// Whether a node's memory would be enough without the engines that are not pinned.
@@ -218,7 +235,7 @@ impl Pool {
 
     /// Ends engines of a node that idle, the least recently used first, those that sleep
     /// before residents. Where that is not enough, the chunk of the one to wait for.
-    fn free_memory(&mut self, node: usize, short: u64, now: Time) -> Option<Chunk> {
+    fn free_memory(&mut self, node: usize, short: u64, turn: Turn, now: Time) -> Option<Chunk> {
         let on_node = self.engines.iter().filter(|(_, engine)| engine.chunk.node == node);
         let (mut leaving, mut idle, mut others) = (0, Vec::new(), Vec::new());
         for (id, engine) in on_node {
@@ -227,7 +244,7 @@ impl Pool {
             match engine.state {
                 State::Leaving { .. } => leaving += host,
                 _ if tenant.pinned => {}
-                State::Asleep | State::Resident if engine.running.is_empty() => {
+                _ if tenant.yields_to(turn) => {
                     idle.push((engine.state != State::Asleep, tenant.used, *id, host));
                 }
                 _ => others.push((tenant.used, engine.chunk)),

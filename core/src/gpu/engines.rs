@@ -3,33 +3,14 @@
 use std::time::Duration;
 
 use super::Phase;
-use super::chunks::{EngineId, Kind, Place, Tenant};
 use super::command::Command;
 use super::event::OrderId;
-use super::pool::{Ailing, Engine, Pool, State, Timer};
+use super::pool::{Ailing, Engine, Pool, Timer};
 use super::proof::{Order, Proof, Trouble};
+use super::tenant::{EngineId, Kind, State, Tenant};
 use crate::time::Time;
 
 impl Pool {
-    /// Keeps a place for an engine, and orders away what is in its way.
-    pub(super) fn reserve(&mut self, kind: Kind, place: Place, now: Time) {
-        let engine = if let Some(asleep) = place.asleep {
-            asleep
-        } else {
-            self.last_engine += 1;
-            EngineId(self.last_engine)
-        };
-        let launch = place.asleep.is_none();
-        self.put(engine, kind, place.chunk, State::Reserved { launch }, now);
-        for victim in place.evict {
-            self.evict(victim, now);
-        }
-        for victim in place.stop {
-            self.stop(victim, false, now);
-        }
-        self.restore_if_clear(engine, now);
-    }
-
     /// Enters an engine into the books, or changes its state there.
     pub(super) fn put(
         &mut self,
@@ -47,16 +28,29 @@ impl Pool {
             since: now,
             running: std::collections::BTreeMap::new(),
             stops: 0,
+            decided: 0,
         });
         engine.state = state;
         if self.chunks.get(id).is_none() {
-            let residue = self.footprint(kind).map_or(0, |footprint| footprint.residue);
+            let (device, residue) = self
+                .footprint(kind)
+                .map_or((0, 0), |footprint| (footprint.device, footprint.residue));
             let most = self.service(kind).map_or(0, |service| service.pinned);
             let of_kind = self.engines.iter().filter(|(_, engine)| engine.kind == kind);
             let has = of_kind.filter(|(id, _)| self.chunks.get(**id).is_some_and(|t| t.pinned));
             let pinned = has.count() < most;
-            let (awake, busy) = (false, true);
-            let tenant = Tenant { kind, chunk, bytes: 0, residue, awake, busy, pinned, used: now };
+            let tenant = Tenant {
+                kind,
+                chunk,
+                state,
+                device,
+                residue,
+                executing: false,
+                fresh: false,
+                wanted: None,
+                pinned,
+                used: now,
+            };
             self.chunks.insert(id, tenant);
         }
         self.settle(id);
@@ -65,49 +59,10 @@ impl Pool {
     /// Brings the books of the chunks in line with an engine's state.
     pub(super) fn settle(&mut self, id: EngineId) {
         let Some(engine) = self.engines.get(&id) else { return };
-        let Some(footprint) = self.footprint(engine.kind) else { return };
         let (state, executing) = (engine.state, !engine.running.is_empty());
-        let Some(tenant) = self.chunks.get_mut(id) else { return };
-        (tenant.bytes, tenant.awake, tenant.busy) = match state {
-            State::Reserved { launch: true } => (0, false, true),
-            State::Reserved { launch: false } => (footprint.residue, false, true),
-            State::Asleep => (footprint.residue, false, false),
-            State::Resident => (footprint.device, true, executing),
-            // Until it is proven otherwise, it has all that it may have.
-            State::Restoring { .. } | State::Evicting | State::Leaving { .. } => {
-                (footprint.device, true, true)
-            }
-        };
-    }
-
-    /// Restores an engine that waits for its place, once nothing is in its way.
-    pub(super) fn restore_if_clear(&mut self, id: EngineId, now: Time) {
-        let Some(engine) = self.engines.get(&id) else { return };
-        let State::Reserved { launch } = engine.state else { return };
-        let (kind, chunk) = (engine.kind, engine.chunk);
-        let Some(footprint) = self.footprint(kind) else { return };
-        if !self.chunks.fits(id, chunk, footprint.device) {
-            return;
+        if let Some(tenant) = self.chunks.get_mut(id) {
+            (tenant.state, tenant.executing) = (state, executing);
         }
-        let what = if launch { Order::Launch } else { Order::Wake };
-        let (order, limit) = self.order(id, State::Restoring { launch }, what, now);
-        if launch {
-            self.stats.launches += 1;
-        } else {
-            self.stats.wakes += 1;
-        }
-        let node = self.node_of(chunk);
-        let engine = id;
-        self.out.push(Command::Restore { engine, order, node, chunk, kind, launch, limit });
-    }
-
-    pub(super) fn evict(&mut self, id: EngineId, now: Time) {
-        let Some(engine) = self.engines.get(&id) else { return };
-        let node = self.node_of(engine.chunk);
-        let residue = self.footprint(engine.kind).map_or(0, |footprint| footprint.residue);
-        let (order, limit) = self.order(id, State::Evicting, Order::Evict, now);
-        self.stats.evictions += 1;
-        self.out.push(Command::Evict { engine: id, order, node, residue, limit });
     }
 
     /// Ends an engine. Its GPUs are in use until it is gone.
@@ -138,6 +93,9 @@ impl Pool {
                 let phase = if launch { Phase::Launch } else { Phase::Wake };
                 self.learned.measured(kind, phase, took);
                 self.become_resident(id, now);
+                if let Some(tenant) = self.chunks.get_mut(id) {
+                    tenant.fresh = true;
+                }
             }
             Err(trouble) => self.broke(id, &trouble, now),
         }
@@ -232,7 +190,7 @@ impl Pool {
         let Some(engine) = self.engines.get(&id).filter(|engine| engine.order == order) else {
             return;
         };
-        if !self.nodes[engine.chunk.node].up {
+        if !self.is_up(engine.chunk.node) {
             // When its agent is back, it says what became of it.
             return;
         }
@@ -244,29 +202,12 @@ impl Pool {
                 self.broke(id, &Trouble::TimedOut(Order::Wake), now);
             }
             State::Evicting => self.broke(id, &Trouble::TimedOut(Order::Evict), now),
-            State::Leaving { failed } => self.stop(id, failed, now),
-            State::Reserved { .. } | State::Resident | State::Asleep => {}
-        }
-    }
-
-    /// Gives up places that were kept for engines, where `which` says so.
-    pub(super) fn release_reserved(&mut self, which: impl Fn(&Engine) -> bool) {
-        let reserved: Vec<(EngineId, bool)> = self
-            .engines
-            .iter()
-            .filter(|(_, engine)| which(engine))
-            .filter_map(|(id, engine)| match engine.state {
-                State::Reserved { launch } => Some((*id, launch)),
-                _ => None,
-            })
-            .collect();
-        for (id, launch) in reserved {
-            if launch {
-                self.forget(id);
-            } else if let Some(engine) = self.engines.get_mut(&id) {
-                engine.state = State::Asleep;
-                self.settle(id);
+            State::Leaving { failed } => {
+                let chunk = engine.chunk;
+                self.release_reserved(|other| other.chunk.overlaps(chunk));
+                self.stop(id, failed, now);
             }
+            State::Reserved { .. } | State::Resident | State::Yielding | State::Asleep => {}
         }
     }
 
@@ -276,7 +217,13 @@ impl Pool {
     }
 
     /// Numbers an order, and watches it.
-    fn order(&mut self, id: EngineId, state: State, what: Order, now: Time) -> (OrderId, Duration) {
+    pub(super) fn order(
+        &mut self,
+        id: EngineId,
+        state: State,
+        what: Order,
+        now: Time,
+    ) -> (OrderId, Duration) {
         self.last_order += 1;
         let order = OrderId(self.last_order);
         let Some(engine) = self.engines.get_mut(&id) else { return (order, Duration::ZERO) };

@@ -1,8 +1,8 @@
 //! What the pool is told.
 
 use super::chunk::Degree;
-use super::chunks::{EngineId, Kind, ServiceIndex};
 use super::proof::{Proof, Trouble};
+use super::tenant::{EngineId, Kind, ServiceIndex};
 use crate::fault::Fault;
 use crate::ids::{ActionId, NodeId};
 use crate::time::Time;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::chunks::Kind;
+use super::tenant::Kind;
 
 /// Weight of a new measurement in the exponentially weighted mean.
 const WEIGHT: f64 = 0.25;

@@ -9,8 +9,11 @@
 //!   memory free, when the engine says so, the device's account says so, and a request was
 //!   answered ([`Proof`]). What cannot be shown is in [`Trouble`]: the engine is ended, and
 //!   its GPUs are given to nobody until it is gone.
-//! - **Execution.** One engine at a time is busy on a GPU; actions that wait for the same
+//! - **Execution.** One engine at a time executes on a GPU; actions that wait for the same
 //!   service at the same degree run together on one engine up to the service's batch.
+//! - **Restores** overlap with it: while one executes, those in the way of the next are put to
+//!   sleep and the next is woken, as far as there is memory, one move at a time on a GPU. What
+//!   was restored for those that wait is not moved again before it served them.
 //! - **Order.** First come first served, except that nobody waits behind one that could not
 //!   use what is free anyway: an action that cannot start claims one chunk, and none that came
 //!   later is started there.
@@ -28,20 +31,24 @@ mod command;
 mod config;
 mod dispatch;
 mod engines;
+mod estimate;
 mod event;
 mod learned;
+mod moves;
 mod nodes;
 mod pool;
 mod proof;
+mod tenant;
 #[cfg(test)]
 mod tests;
 
 pub use actions::ENGINE_UNREACHABLE;
 pub use chunk::{Chunk, Degree, InvalidDegree, MOST_GPUS};
-pub use chunks::{Barred, Chunks, EngineId, Kind, Place, ServiceIndex, Tenant};
+pub use chunks::{Barred, Chunks, Place};
 pub use command::Command;
 pub use config::{Config, Footprint, Limits, Service};
 pub use event::{Adopted, Event, Node, OrderId, Running};
 pub use learned::Phase;
 pub use pool::{EngineView, Pool, Residency, Stats};
 pub use proof::{Order, Proof, Trouble};
+pub use tenant::{EngineId, Kind, ServiceIndex, State, Tenant, Turn};

@@ -1,13 +1,15 @@
 //! Nodes that come, go, are drained, and lose GPUs.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use super::Chunk;
-use super::chunks::EngineId;
+use super::chunk::Chunk;
 use super::command::Command;
 use super::event::{Adopted, Node, Running};
-use super::pool::{Action, Engine, Home, Pool, State, Timer};
+use super::pool::{Action, Engine, Home, Pool, Timer};
 use super::proof::Trouble;
+use super::tenant::{EngineId, State};
+use crate::fault::{Fault, FaultKind};
 use crate::ids::{ActionId, NodeId};
 use crate::time::Time;
 
@@ -49,10 +51,44 @@ impl Pool {
         }
     }
 
-    pub(super) fn left(&mut self, name: &NodeId) {
-        if let Some(home) = self.home(name) {
-            self.nodes[home].up = false;
+    /// What runs there may go on, and ends by itself after its service's time. Nobody hears of
+    /// it as long as the agent is away: then its action ends here.
+    pub(super) fn left(&mut self, name: &NodeId, now: Time) {
+        let Some(home) = self.home(name) else { return };
+        self.nodes[home].left = Some(now);
+        let there = self.engines.iter().filter(|(_, engine)| engine.chunk.node == home);
+        let mut timers = Vec::new();
+        for (id, engine) in there {
+            for (action, began) in &engine.running {
+                let at = self.lost_at(engine, *began, now);
+                timers.push((at, Timer::Lost(*id, action.clone())));
+            }
         }
+        self.timers.extend(timers);
+    }
+
+    /// An action's agent is away, and no answer is to be expected any more. Its GPUs are in use
+    /// until the agent says what became of it.
+    pub(super) fn lost(&mut self, on: EngineId, id: &ActionId, now: Time) {
+        let Some(engine) = self.engines.get(&on) else { return };
+        let Some(left) = self.nodes[engine.chunk.node].left else { return };
+        let due = engine.running.get(id).map(|began| self.lost_at(engine, *began, left));
+        // It may have come back and left again: then there is a later timer.
+        if !self.is_on(id, on) || due.is_none_or(|due| now < due) {
+            return;
+        }
+        let (service, node) = (self.service(engine.kind), self.node_of(engine.chunk));
+        let name = service.map_or("", |service| &service.name);
+        let message = format!(
+            "reward service `{name}` on node `{node}`: the node's agent has been away longer than a call may run"
+        );
+        self.end(id, Err(Fault::new(FaultKind::Infrastructure, "NodeLost", message)));
+    }
+
+    /// When an action that began then is given up if its node's agent stays away.
+    fn lost_at(&self, engine: &Engine, began: Time, left: Time) -> Time {
+        let timeout = self.service(engine.kind).map_or(Duration::MAX, |service| service.timeout);
+        left.max(began + timeout) + self.config.grace
     }
 
     /// What is restored or idle there goes at once, what executes when it has ended.
@@ -98,8 +134,9 @@ impl Pool {
             .iter()
             .filter(|(_, engine)| {
                 let home = &self.nodes[engine.chunk.node];
-                let ends = matches!(engine.state, State::Resident | State::Asleep);
-                home.up && home.draining && ends && engine.running.is_empty()
+                let ends =
+                    matches!(engine.state, State::Resident | State::Yielding | State::Asleep);
+                home.left.is_none() && home.draining && ends && engine.running.is_empty()
             })
             .map(|(id, _)| *id)
             .collect();
@@ -124,13 +161,13 @@ impl Pool {
     fn enter(&mut self, node: &Node) -> usize {
         let index = self.home(&node.name).unwrap_or_else(|| {
             let name = node.name.clone();
-            self.nodes.push(Home { name, host: 0, up: false, draining: false, drained: false });
+            self.nodes.push(Home { name, host: 0, left: None, draining: false, drained: false });
             self.chunks.add_node(node.gpus, node.memory)
         });
         self.chunks.resize_node(index, node.gpus, node.memory);
         node.lost.iter().for_each(|gpu| self.chunks.set_lost(index, *gpu, true));
         let home = &mut self.nodes[index];
-        (home.host, home.up) = (node.host, true);
+        (home.host, home.left) = (node.host, None);
         index
     }
 

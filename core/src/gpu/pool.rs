@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::chunk::{Chunk, Degree};
-use super::chunks::{Chunks, EngineId, Kind, ServiceIndex};
+use super::chunk::Chunk;
+use super::chunks::Chunks;
 use super::command::Command;
 use super::config::{Config, Footprint, Service};
 use super::event::{Event, OrderId};
 use super::learned::{Learned, Phase};
+use super::tenant::{EngineId, Kind, ServiceIndex, State, Turn};
 use crate::arrange;
 use crate::fault::Fault;
 use crate::ids::{ActionId, NodeId};
@@ -23,14 +24,15 @@ pub struct Pool {
     pub(super) engines: BTreeMap<EngineId, Engine>,
     pub(super) actions: BTreeMap<ActionId, Action>,
     /// Those that wait, by order of submission.
-    pub(super) waiting: BTreeMap<Kind, BTreeMap<u64, ActionId>>,
+    pub(super) waiting: BTreeMap<Kind, BTreeMap<Turn, ActionId>>,
     pub(super) timers: BTreeSet<(Time, Timer)>,
     pub(super) ailing: BTreeMap<Kind, Ailing>,
     pub(super) learned: Learned,
     pub(super) stats: Stats,
     /// Failures of each service's engines.
     pub(super) failed: BTreeMap<ServiceIndex, u64>,
-    pub(super) submitted: u64,
+    pub(super) submitted: Turn,
+    pub(super) decided: u64,
     pub(super) last_engine: u64,
     pub(super) last_order: u64,
     pub(super) out: Vec<Command>,
@@ -42,7 +44,8 @@ pub(super) struct Home {
     pub(super) name: NodeId,
     /// Bytes of its own memory that engines may keep.
     pub(super) host: u64,
-    pub(super) up: bool,
+    /// Since when its agent is away.
+    pub(super) left: Option<Time>,
     pub(super) draining: bool,
     /// It is empty, and that was said.
     pub(super) drained: bool,
@@ -61,31 +64,14 @@ pub(super) struct Engine {
     pub(super) running: BTreeMap<ActionId, Time>,
     /// Tries to end it.
     pub(super) stops: u32,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum State {
-    /// Its chunk is kept for it until what is in its way has gone.
-    Reserved {
-        launch: bool,
-    },
-    /// It is being launched or woken.
-    Restoring {
-        launch: bool,
-    },
-    Resident,
-    Evicting,
-    Asleep,
-    /// Its process is being ended.
-    Leaving {
-        failed: bool,
-    },
+    /// When it was decided that it is moved, among all such decisions.
+    pub(super) decided: u64,
 }
 
 #[derive(Debug)]
 pub(super) struct Action {
     pub(super) kind: Kind,
-    pub(super) seq: u64,
+    pub(super) seq: Turn,
     pub(super) deadline: Time,
     /// `None`: it waits.
     pub(super) on: Option<EngineId>,
@@ -107,6 +93,8 @@ pub(super) enum Timer {
     Order(EngineId, OrderId),
     /// A cancelled action should have ended.
     Cancelled(EngineId, ActionId),
+    /// An action on a node that is away should have ended by itself.
+    Lost(EngineId, ActionId),
     /// A service may be tried again.
     Retry(Kind),
 }
@@ -174,6 +162,7 @@ impl Pool {
             stats: Stats::default(),
             failed: BTreeMap::new(),
             submitted: 0,
+            decided: 0,
             last_engine: 0,
             last_order: 0,
             out: Vec::new(),
@@ -204,7 +193,7 @@ impl Pool {
             Event::Broke(engine, trouble) => self.broke(engine, &trouble, now),
             Event::Gpu { node, gpu, lost } => self.gpu(&node, gpu, lost, now),
             Event::Joined(node) => self.joined(node, now),
-            Event::Left(node) => self.left(&node),
+            Event::Left(node) => self.left(&node, now),
             Event::Drain { node, on } => self.drain(&node, on, now),
             Event::Tick => {}
         }
@@ -295,17 +284,9 @@ impl Pool {
         self.learned.mean(kind, phase).or_else(declared)
     }
 
-    /// What an action would wait for its engine if it came now: what a scheduler adds to the
-    /// duration at this degree. Zero where the service is resident and idle, `None` where
-    /// every chunk is in use.
-    pub fn time_to_start(&self, service: ServiceIndex, degree: Degree) -> Option<Duration> {
-        let kind = Kind { service, degree };
-        let claims = self.closed();
-        if self.chunks.resident(kind, &claims.gpus).is_some() {
-            return Some(Duration::ZERO);
-        }
-        let place = self.find_place(kind, &claims)?;
-        Some(self.time_to_restore(kind, &place))
+    /// Whether a node's agent is here.
+    pub(super) fn is_up(&self, node: usize) -> bool {
+        self.nodes.get(node).is_some_and(|home| home.left.is_none())
     }
 
     pub(super) fn service(&self, kind: Kind) -> Option<&Service> {
@@ -333,6 +314,7 @@ impl Pool {
                 Timer::Deadline(action) => self.deadline(&action, now),
                 Timer::Order(engine, order) => self.overdue(engine, order, now),
                 Timer::Cancelled(engine, action) => self.still_running(engine, &action, now),
+                Timer::Lost(engine, action) => self.lost(engine, &action, now),
                 // The round that follows tries it.
                 Timer::Retry(_) => {}
             }
@@ -346,7 +328,9 @@ impl State {
             Self::Reserved { .. } | Self::Asleep => Residency::Absent,
             Self::Restoring { .. } => Residency::Restoring,
             Self::Resident => Residency::Resident,
-            Self::Evicting | Self::Leaving { failed: false } => Residency::Evicting,
+            Self::Yielding | Self::Evicting | Self::Leaving { failed: false } => {
+                Residency::Evicting
+            }
             Self::Leaving { failed: true } => Residency::Failed,
         }
     }

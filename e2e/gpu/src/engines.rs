@@ -172,7 +172,11 @@ impl Plan<'_> {
             degree: 1,
             evict: self.keeps.evict(),
             probe: Some(Probe { path: "/reward".into(), body: serde_json::json!({"input": "1"}) }),
-            footprint: Needs { device: self.bytes, residue: 0, host: 1 },
+            footprint: Needs {
+                device: self.bytes,
+                residue: 0,
+                host: u64::from(self.keeps != Keeps::Nothing),
+            },
         }
     }
 }

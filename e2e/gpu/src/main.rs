@@ -32,11 +32,11 @@ async fn main() -> anyhow::Result<()> {
     let models = engines::make_models(&args, scratch.path()).await?;
 
     let candidates = run::calibrate(&args, &models, scratch.path()).await?;
-    let load = load::Load::new(args.seed, args.services, args.actions, candidates);
+    let load = load::Load::new(&args, candidates);
     let ours = run::shared(&args, &models, scratch.path(), Keeps::Pinned, &load).await?;
     let fixed = run::fixed(&args, &models, scratch.path(), &load).await?;
-    let few = load.first(args.actions_on_demand);
-    let on_demand = run::shared(&args, &models, scratch.path(), Keeps::Nothing, &few).await?;
-    table.services(&ours, &fixed, &on_demand, load.candidates);
+    let on_demand = run::shared(&args, &models, scratch.path(), Keeps::Nothing, &load).await?;
+    table.services(&ours, &fixed, &on_demand);
+    table.overhead(&ours, load.candidates);
     table.write(args.out.as_deref())
 }

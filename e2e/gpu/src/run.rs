@@ -21,29 +21,35 @@ use closed::{Member, Pooled};
 
 /// Restores of the large model, and of one service.
 const ROUNDS: usize = 7;
-/// Actions that are measured one at a time.
-const ALONE: usize = 12;
 
-/// What a run gave.
+/// What one placement gave.
 #[derive(Debug, Default)]
-pub(crate) struct Outcome {
-    /// From submission to end, of each that was served.
-    pub(crate) acts: Vec<Duration>,
-    /// Of that, the call itself.
-    pub(crate) calls: Vec<Duration>,
-    pub(crate) times: Times,
+pub(crate) struct Placement {
+    /// For each number of actions at a time.
+    pub(crate) runs: Vec<Outcome>,
     /// Services that were served.
     pub(crate) served: usize,
-    /// Actions whose service is not there.
+    /// Actions of the load whose service is not there.
     pub(crate) refused: usize,
     /// Answers that were compared with those of an engine that was never evicted, and those
     /// that differed.
     pub(crate) compared: usize,
     pub(crate) differed: usize,
+}
+
+/// What a run gave.
+#[derive(Debug, Default)]
+pub(crate) struct Outcome {
+    pub(crate) at_once: usize,
+    /// From submission to end, of each action in the order of submission.
+    pub(crate) acts: Vec<Duration>,
+    /// Of that, the calls themselves.
+    pub(crate) calls: Vec<Duration>,
+    pub(crate) times: Times,
     /// Time that the core's state machine took.
     pub(crate) core: Duration,
-    /// Of actions one at a time: whole, and what is neither call nor order.
-    pub(crate) alone: Option<(Duration, Duration)>,
+    /// Of the whole run.
+    pub(crate) took: Duration,
     pub(crate) answers: BTreeMap<(usize, usize), String>,
 }
 
@@ -117,18 +123,19 @@ async fn ask(
     calls.post(&address, Load::body(question, candidates)).await.map_err(troubled)
 }
 
-/// All services on a GPU that does not hold them: evict-on-execution.
+/// All services on a GPU that does not hold them: evict-on-execution. As many as fit are awake
+/// when it begins.
 pub(crate) async fn shared(
     args: &Args,
     models: &Models,
     dir: &Path,
     keeps: Keeps,
     load: &Load,
-) -> anyhow::Result<Outcome> {
+) -> anyhow::Result<Placement> {
     let weights = arena(args.fit(), args.bytes);
     let bench = Bench::open(args, &dir.join(format!("{keeps:?}")), keeps, weights)?;
     let calls = Calls::new(args);
-    let mut questions: Vec<usize> = load.actions.iter().map(|(_, question)| *question).collect();
+    let mut questions: Vec<usize> = load.actions().map(|(_, question)| *question).collect();
     questions.sort_unstable();
     questions.dedup();
     let compare = keeps == Keeps::Pinned;
@@ -143,58 +150,66 @@ pub(crate) async fn shared(
         let awake = bench.held(engine).await?;
         bench.backend.evict(engine).await.map_err(troubled)?;
         let proof = Proof { asleep: true, held: bench.held(engine).await?, answers: false };
-        Ok((Member { service, engine, proof, awake }, answers))
+        Ok((Member { service, engine, proof, awake, asleep: proof.held }, answers))
     });
-    let (members, answers): (Vec<_>, Vec<_>) = started.await?.into_iter().unzip();
+    let (mut members, answers): (Vec<_>, Vec<_>) = started.await?.into_iter().unzip();
     let never_evicted: BTreeMap<(usize, usize), String> = (0..)
         .zip(answers)
         .flat_map(|(service, of)| of.into_iter().map(move |(q, answer)| ((service, q), answer)))
         .collect();
-    bench.backend.take();
-    let mut pooled = Pooled::new(args, &bench, &members, load.candidates);
-    let mut outcome = pooled.run(&load.actions, args.at_once).await?;
-    outcome.times = bench.backend.take();
-    outcome.served = args.services;
-    outcome.compared = outcome.answers.keys().filter(|key| never_evicted.contains_key(key)).count();
+    for member in members.iter_mut().take(args.fit()) {
+        bench.backend.wake(member.engine).await.map_err(troubled)?;
+        let held = bench.held(member.engine).await?;
+        member.proof = Proof { asleep: false, held, answers: true };
+    }
+    let runs = closed_loops(args, &bench, &members, load).await?;
+    let answers = || runs.iter().flat_map(|run| &run.answers);
+    let compared = answers().filter(|(key, _)| never_evicted.contains_key(key)).count();
     let differs = |(key, answer): &(&(usize, usize), &String)| {
         never_evicted.get(key).is_some_and(|expected| expected != *answer)
     };
-    outcome.differed = outcome.answers.iter().filter(differs).count();
-    if compare {
-        let alone = pooled.run(&load.actions[..ALONE.min(load.actions.len())], 1).await?;
-        let times = bench.backend.take();
-        let whole: Duration = alone.acts.iter().sum();
-        let orders: Duration = times.wakes.iter().chain(&times.evicts).sum();
-        let inside = alone.calls.iter().sum::<Duration>() + orders;
-        outcome.alone = Some((whole, whole.saturating_sub(inside)));
-    }
-    pooled.end().await;
+    let differed = answers().filter(differs).count();
     bench.close().await?;
-    Ok(outcome)
+    Ok(Placement { runs, served: args.services, refused: 0, compared, differed })
 }
 
-/// As many services as fit, which never leave; actions of the others are refused.
+/// As many services as fit, which never leave. They are asked for all that is asked for.
 pub(crate) async fn fixed(
     args: &Args,
     models: &Models,
     dir: &Path,
     load: &Load,
-) -> anyhow::Result<Outcome> {
+) -> anyhow::Result<Placement> {
     let (fit, keeps) = (args.fit(), Keeps::Memory);
     let bench = Bench::open(args, &dir.join("fixed"), keeps, arena(fit, args.bytes))?;
     let members = bench.each(fit, fit, async |service| {
         let engine = bench.launch(args, &plan(args, models, service, keeps)).await?;
         let held = bench.held(engine).await?;
         let proof = Proof { asleep: false, held, answers: true };
-        Ok(Member { service, engine, proof, awake: held })
+        Ok(Member { service, engine, proof, awake: held, asleep: 0 })
     });
     let members = members.await?;
-    let (there, refused): (Vec<_>, Vec<_>) =
-        load.actions.iter().copied().partition(|(service, _)| *service < fit);
-    let mut pooled = Pooled::new(args, &bench, &members, load.candidates);
-    let mut outcome = pooled.run(&there, args.at_once).await?;
-    (outcome.served, outcome.refused) = (fit, refused.len());
-    pooled.end().await;
+    let runs = closed_loops(args, &bench, &members, &load.of_first(fit)).await?;
     bench.close().await?;
-    Ok(outcome)
+    let refused = load.actions().filter(|(service, _)| *service >= fit).count();
+    Ok(Placement { runs, served: fit, refused, ..Placement::default() })
+}
+
+/// A run for each number of actions at a time.
+async fn closed_loops(
+    args: &Args,
+    bench: &Bench,
+    members: &[Member],
+    load: &Load,
+) -> anyhow::Result<Vec<Outcome>> {
+    bench.backend.take();
+    let mut pooled = Pooled::new(args, bench, members, load.candidates);
+    let mut runs = Vec::new();
+    for (at_once, actions) in args.at_once.iter().zip(&load.runs) {
+        let mut outcome = pooled.run(actions, (*at_once).max(1)).await?;
+        outcome.times = bench.backend.take();
+        runs.push(outcome);
+    }
+    pooled.end().await;
+    Ok(runs)
 }

@@ -18,6 +18,9 @@ pub(crate) struct Timed {
 pub(crate) struct Times {
     pub(crate) wakes: Vec<Duration>,
     pub(crate) evicts: Vec<Duration>,
+    /// Questions whether an engine sleeps, looks for its processes, and requests that show that
+    /// it serves.
+    pub(crate) proofs: Vec<Duration>,
 }
 
 impl Timed {
@@ -66,11 +69,17 @@ impl Backend for Timed {
     }
 
     async fn is_asleep(&self, engine: EngineId) -> Result<bool, Trouble> {
-        self.inner.is_asleep(engine).await
+        let begun = Instant::now();
+        let asleep = self.inner.is_asleep(engine).await;
+        self.note(|times| &mut times.proofs, begun);
+        asleep
     }
 
     async fn probe(&self, engine: EngineId) -> Result<bool, Trouble> {
-        self.inner.probe(engine).await
+        let begun = Instant::now();
+        let answers = self.inner.probe(engine).await;
+        self.note(|times| &mut times.proofs, begun);
+        answers
     }
 
     async fn address(&self, engine: EngineId) -> Option<String> {
@@ -78,7 +87,10 @@ impl Backend for Timed {
     }
 
     async fn occupant(&self, engine: EngineId) -> Result<Option<Occupant>, Trouble> {
-        self.inner.occupant(engine).await
+        let begun = Instant::now();
+        let occupant = self.inner.occupant(engine).await;
+        self.note(|times| &mut times.proofs, begun);
+        occupant
     }
 
     async fn found(&self) -> Vec<Found> {

@@ -39,6 +39,7 @@ fn config(dir: &Path, max_calls: usize) -> QueueConfig {
             pinned: 0,
             degrees: BTreeMap::from([(Degree::new(1).unwrap(), footprint)]),
             limits,
+            timeout: Duration::from_mins(5),
         },
         engine: pb::EngineSpec { image: "judge:1".to_owned(), ..pb::EngineSpec::default() },
         timeout: Duration::from_mins(5),

@@ -246,7 +246,8 @@ impl Backend for FakeGpus {
             return Ok(());
         }
         let evict = self.state().accounts.get(&engine).map(|account| account.spec.evict);
-        if evict != Some(EvictBy::HostPinned) {
+        // Weights that the node keeps already, or not at all, are not copied.
+        if evict != Some(EvictBy::HostPinned) && needs.host > 0 {
             let bytes = needs.device - needs.residue.min(needs.device);
             tokio::time::sleep(transfer(bytes, self.config.bandwidth)).await;
         }

@@ -6,9 +6,13 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use crate::gpu::{
-    Barred, Chunk, Chunks, Degree, EngineId, InvalidDegree, Kind, Place, ServiceIndex, Tenant,
+    Barred, Chunk, Chunks, Degree, EngineId, InvalidDegree, Kind, Place, ServiceIndex, State,
+    Tenant, Turn,
 };
 use crate::time::Time;
+
+/// The turn of one before whom all others came.
+const LAST: Turn = Turn::MAX;
 
 fn degree(gpus: u32) -> Degree {
     Degree::new(gpus).unwrap()
@@ -42,16 +46,18 @@ impl Map {
         Self { chunks, sizes: sizes.to_vec(), memory, engines, last: 0, clock: 0 }
     }
 
-    /// An action of `kind` begins, with `bytes` on each GPU; `None` where it has to wait.
+    /// An action of `kind` comes, with `bytes` on each GPU, and begins where nobody executes;
+    /// `None` where it has to wait. Moves take no time.
     fn begin(&mut self, kind: Kind, bytes: u64) -> Option<(EngineId, Option<Place>)> {
-        if let Some(engine) = self.chunks.resident(kind, &none()) {
-            self.change(engine, |tenant| tenant.busy = true);
+        let resident = |map: &Self| map.chunks.resident(kind, &none(), &none());
+        if let Some(engine) = resident(self) {
+            self.change(engine, |tenant| tenant.executing = true);
             return Some((engine, None));
         }
-        let asleep = self.chunks.asleep(kind, bytes, &none());
-        let place = asleep.or_else(|| self.chunks.place(kind.degree, bytes, &none()))?;
+        let asleep = self.chunks.asleep(kind, bytes, LAST, &none());
+        let place = asleep.or_else(|| self.chunks.place(kind, bytes, LAST, &none()))?;
         for victim in &place.evict {
-            self.change(*victim, |tenant| (tenant.awake, tenant.bytes) = (false, tenant.residue));
+            self.change(*victim, |tenant| tenant.state = State::Asleep);
         }
         for victim in &place.stop {
             self.chunks.remove(*victim);
@@ -61,20 +67,30 @@ impl Map {
             self.last += 1;
             EngineId(self.last)
         });
-        let used = Time::ZERO;
-        let (awake, busy, pinned) = (true, true, kind.service.0 == 0);
-        let residue = u64::from(self.memory > 1);
-        let chunk = place.chunk;
-        let tenant = Tenant { kind, chunk, bytes, residue, awake, busy, pinned, used };
+        let tenant = Tenant {
+            kind,
+            chunk: place.chunk,
+            state: State::Resident,
+            device: bytes,
+            residue: u64::from(self.memory > 1),
+            executing: false,
+            fresh: false,
+            wanted: None,
+            pinned: kind.service.0 == 0,
+            used: Time::ZERO,
+        };
         self.engines.insert(engine, tenant);
         self.chunks.insert(engine, tenant);
+        if let Some(engine) = resident(self) {
+            self.change(engine, |tenant| tenant.executing = true);
+        }
         Some((engine, Some(place)))
     }
 
     fn end(&mut self, engine: EngineId) {
         self.clock += 1;
         let used = Time::from_nanos(self.clock);
-        self.change(engine, |tenant| (tenant.busy, tenant.used) = (false, used));
+        self.change(engine, |tenant| (tenant.executing, tenant.used) = (false, used));
     }
 
     fn change(&mut self, engine: EngineId, change: impl Fn(&mut Tenant)) {
@@ -102,7 +118,7 @@ impl Map {
     }
 
     fn nobody(&self, node: usize, start: u32, gpus: u32) -> bool {
-        self.on(node, start, gpus).iter().all(|(_, tenant)| !tenant.awake)
+        self.on(node, start, gpus).iter().all(|(_, tenant)| tenant.state == State::Asleep)
     }
 
     /// Size of the largest aligned free interval around a free one.
@@ -123,7 +139,7 @@ impl Map {
         smallest.or_else(|| {
             let may = every.into_iter().filter(|(node, at)| {
                 let there = self.on(*node, *at, gpus);
-                there.iter().all(|(_, tenant)| !tenant.busy && !tenant.pinned)
+                there.iter().all(|(_, tenant)| !tenant.executing && !tenant.pinned)
             });
             may.min_by_key(|(node, at)| {
                 let there = self.on(*node, *at, gpus);
@@ -135,9 +151,9 @@ impl Map {
     fn check(&self) -> Result<(), TestCaseError> {
         for (node, start) in self.every(1) {
             let there = self.on(node, start, 1);
-            let busy = there.iter().filter(|(_, tenant)| tenant.busy).count();
-            prop_assert!(busy <= 1, "{} busy engines on GPU {start} of node {node}", busy);
-            let bytes: u64 = there.iter().map(|(_, tenant)| tenant.bytes).sum();
+            let executing = there.iter().filter(|(_, tenant)| tenant.executing).count();
+            prop_assert!(executing <= 1, "{} execute on GPU {start} of node {node}", executing);
+            let bytes: u64 = there.iter().map(|(_, tenant)| tenant.held()).sum();
             prop_assert!(bytes <= self.memory, "{} bytes of {}", bytes, self.memory);
         }
         for tenant in self.engines.values() {
@@ -194,15 +210,16 @@ proptest! {
                 Step::Begin(service, gpus) => {
                     let kind = kind(service, gpus);
                     let idle = map.engines.iter().find(|(_, tenant)| {
-                        tenant.kind == kind && tenant.awake && !tenant.busy
+                        tenant.kind == kind && tenant.state == State::Resident && !tenant.executing
                     });
                     let idle = idle.map(|(id, _)| *id);
                     let sleeping: Vec<_> = map.engines.values().copied().filter(|tenant| {
                         let gpus = tenant.chunk.gpus();
                         let (node, width) = (tenant.chunk.node, gpus.end - gpus.start);
                         let there = map.on(node, gpus.start, width);
-                        tenant.kind == kind && !tenant.awake
-                            && there.iter().all(|(_, t)| !t.busy && (!t.awake || !t.pinned))
+                        let asleep = |tenant: &Tenant| tenant.state == State::Asleep;
+                        tenant.kind == kind && asleep(tenant)
+                            && there.iter().all(|(_, t)| !t.executing && (asleep(t) || !t.pinned))
                     }).map(|tenant| tenant.chunk).collect();
                     let expected = map.expected(gpus);
                     let begun = map.begin(kind, 1);
@@ -223,7 +240,7 @@ proptest! {
                     }
                 }
                 Step::End(pick) => {
-                    let busy = map.engines.iter().filter(|(_, tenant)| tenant.busy);
+                    let busy = map.engines.iter().filter(|(_, tenant)| tenant.executing);
                     let busy: Vec<EngineId> = busy.map(|(id, _)| *id).collect();
                     if !busy.is_empty() {
                         map.end(busy[pick % busy.len()]);
@@ -234,8 +251,9 @@ proptest! {
         }
     }
 
-    /// Engines share GPUs as far as memory goes, and keep a byte of it asleep. Whoever is
-    /// moved was idle, and no more are moved than is needed.
+    /// Engines share GPUs as far as memory goes, and keep a byte of it asleep. They are placed
+    /// beside what executes too. Whoever is moved was idle, and no more are moved than is
+    /// needed.
     #[test]
     fn beside_each_other(
         sizes in sizes(),
@@ -248,20 +266,23 @@ proptest! {
                 Step::Begin(service, gpus) => {
                     let before = map.engines.clone();
                     let could = map.every(gpus).into_iter().any(|(node, at)| {
-                        let stays = map.on(node, at, gpus);
-                        let pinned = |gpu: u32| -> u64 {
-                            let on = map.on(node, gpu, 1);
-                            on.iter().filter(|(_, t)| t.pinned).map(|(_, t)| t.bytes).sum()
+                        let own = |t: &Tenant| {
+                            t.kind == kind(service, gpus) && t.state == State::Resident
                         };
-                        stays.iter().all(|(_, tenant)| !tenant.busy)
-                            && (at..at + gpus).all(|gpu| pinned(gpu) + bytes <= memory)
+                        let stays = |gpu: u32| -> u64 {
+                            let on = map.on(node, gpu, 1);
+                            let stays = on.iter().filter(|(_, t)| t.pinned || t.executing);
+                            stays.map(|(_, t)| t.held()).sum()
+                        };
+                        map.on(node, at, gpus).iter().all(|(_, t)| !own(t))
+                            && (at..at + gpus).all(|gpu| stays(gpu) + bytes <= memory)
                     });
                     let begun = map.begin(kind(service, gpus), bytes);
                     prop_assert!(begun.is_some() || !could, "a chunk could be cleared");
                     let Some((_, Some(place))) = begun else { continue };
                     for victim in place.evict.iter().chain(&place.stop) {
                         let was = before[victim];
-                        prop_assert!(!was.busy && !was.pinned && was.chunk.overlaps(place.chunk));
+                        prop_assert!(!was.executing && !was.pinned && was.chunk.overlaps(place.chunk));
                     }
                     if let Some(last) = place.evict.last() {
                         // Without the last eviction it would not have fitted.
@@ -269,14 +290,14 @@ proptest! {
                         let with = was.chunk.gpus().filter(|gpu| place.chunk.gpus().contains(gpu));
                         let full = with.into_iter().any(|gpu| {
                             let on = map.on(place.chunk.node, gpu, 1);
-                            let now: u64 = on.iter().map(|(_, tenant)| tenant.bytes).sum();
-                            now + was.bytes - was.residue > memory
+                            let now: u64 = on.iter().map(|(_, tenant)| tenant.held()).sum();
+                            now + was.device - was.residue > memory
                         });
                         prop_assert!(full || !place.stop.is_empty(), "{:?} was in nobody's way", was);
                     }
                 }
                 Step::End(pick) => {
-                    let busy = map.engines.iter().filter(|(_, tenant)| tenant.busy);
+                    let busy = map.engines.iter().filter(|(_, tenant)| tenant.executing);
                     let busy: Vec<EngineId> = busy.map(|(id, _)| *id).collect();
                     if !busy.is_empty() {
                         map.end(busy[pick % busy.len()]);
@@ -304,8 +325,8 @@ fn a_lost_gpu_is_given_to_nobody() {
     let mut map = Map::new(&[4], 1);
     map.chunks.set_lost(0, 1, true);
     assert_eq!(map.chunks.free().counts(), [1, 1, 0, 0]);
-    assert_eq!(map.chunks.place(degree(4), 1, &none()), None);
-    let place = map.chunks.place(degree(1), 1, &none()).unwrap();
+    assert_eq!(map.chunks.place(kind(0, 4), 1, LAST, &none()), None);
+    let place = map.chunks.place(kind(0, 1), 1, LAST, &none()).unwrap();
     assert_eq!(place.chunk.start(), 0);
     map.chunks.set_lost(0, 1, false);
     assert_eq!(map.chunks.free().counts(), [0, 0, 1, 0]);

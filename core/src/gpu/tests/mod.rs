@@ -2,7 +2,9 @@
 //! in every way.
 
 mod chaos;
+mod checks;
 mod chunks;
+mod overlap;
 mod reports;
 mod rules;
 mod takeover;

@@ -23,6 +23,15 @@ pub(super) enum Outcome {
 }
 
 impl World {
+    /// A process dies by itself.
+    pub(super) fn die(&mut self, id: EngineId) {
+        let Some(process) = self.processes.remove(&id) else { return };
+        self.tasks.retain(|task| task.engine != id);
+        if self.machines[&node(process.chunk.node)].up {
+            self.send(Event::Broke(id, Trouble::Died("killed".into())));
+        }
+    }
+
     /// The `pick`-th order that an agent can report ends.
     pub(super) fn report(&mut self, pick: usize, outcome: Outcome) {
         let reachable: Vec<usize> =
@@ -45,6 +54,7 @@ impl World {
         let result = match outcome {
             Outcome::Good => {
                 (process.awake, process.answers) = (true, true);
+                self.owing.insert(task.engine);
                 Ok(Proof { asleep: false, held: process.held, answers: true })
             }
             Outcome::Lies => {

@@ -24,6 +24,8 @@ impl World {
         for machine in self.machines.values_mut() {
             machine.draining = false;
         }
+        // The new one does not know for whom they were restored.
+        self.owing.clear();
         let names: Vec<NodeId> = self.machines.keys().cloned().collect();
         for name in &names {
             self.join(name, false);

@@ -8,7 +8,7 @@ use super::reports::Outcome;
 use crate::fault::Fault;
 use crate::gpu::{
     Adopted, Chunk, Command, Config, Degree, EngineId, Event, Footprint, Kind, Limits, Node, Order,
-    OrderId, Pool, Proof, Running, Service, ServiceIndex, Trouble,
+    OrderId, Pool, Proof, Running, Service, ServiceIndex,
 };
 use crate::ids::{ActionId, NodeId};
 use crate::reward::Backoff;
@@ -45,17 +45,19 @@ pub(super) fn service(name: &str, batch: usize, degrees: &[(u32, u64, u64, u64)]
         (Degree::new(*gpus).unwrap(), footprint(*device, *residue, *host))
     });
     let limits = Limits { launch: secs(60), wake: secs(10), evict: secs(5), stop: secs(5) };
-    Service { name: name.into(), batch, pinned: 0, degrees: degrees.collect(), limits }
+    let (name, degrees, timeout) = (name.into(), degrees.collect(), secs(300));
+    Service { name, batch, pinned: 0, degrees, limits, timeout }
 }
 
-/// One that batches, one that fills a GPU, one that spans four, and one of which an engine
-/// stays.
+/// One that batches, one that fills a GPU, one that spans four, one of which an engine stays,
+/// and one that fits beside others.
 pub(super) fn services() -> Vec<Service> {
     vec![
         service("batches", 2, &[(1, 6, 1, 6), (2, 3, 1, 6)]),
         service("fills", 1, &[(1, MEMORY, 0, 5)]),
         service("spans", 1, &[(4, 5, 1, 20)]),
         Service { pinned: 1, ..service("stays", 1, &[(1, 2, 0, 2)]) },
+        service("small", 1, &[(1, 3, 1, 2), (2, 2, 0, 3)]),
     ]
 }
 
@@ -84,7 +86,7 @@ pub(super) struct Task {
 
 #[derive(Debug)]
 pub(super) struct Machine {
-    gpus: u32,
+    pub(super) gpus: u32,
     pub(super) up: bool,
     pub(super) draining: bool,
     lost: BTreeSet<u32>,
@@ -102,6 +104,9 @@ pub(super) struct World {
     pub(super) open: BTreeSet<ActionId>,
     pub(super) ended: BTreeMap<ActionId, Result<(), Fault>>,
     started: BTreeSet<ActionId>,
+    pub(super) kinds: BTreeMap<ActionId, Kind>,
+    /// Restored for some that wait still, and have run none since.
+    pub(super) owing: BTreeSet<EngineId>,
     /// Running when their pool was lost.
     pub(super) adrift: BTreeSet<ActionId>,
     /// Cancelled, and still running when their pool was lost.
@@ -130,6 +135,8 @@ impl World {
             open: BTreeSet::new(),
             ended: BTreeMap::new(),
             started: BTreeSet::new(),
+            kinds: BTreeMap::new(),
+            owing: BTreeSet::new(),
             adrift: BTreeSet::new(),
             strays: BTreeSet::new(),
             forgotten: 0,
@@ -150,6 +157,7 @@ impl World {
 
     pub(super) fn submit(&mut self, n: usize, kind: Kind, patience: u64) {
         self.open.insert(action(n));
+        self.kinds.insert(action(n), kind);
         let (service, degree) = (kind.service, kind.degree);
         let deadline = self.now + secs(patience);
         self.send(Event::Submit { action: action(n), service, degree, deadline });
@@ -210,11 +218,7 @@ impl World {
         for command in commands {
             self.carry_out(command);
         }
-        self.check_live();
-    }
-
-    fn check_live(&self) {
-        assert_eq!(self.pool.live(), self.open.len() + self.strays.len());
+        self.check();
     }
 
     pub(super) fn leave(&mut self, name: &NodeId) {
@@ -239,15 +243,6 @@ impl World {
         }
         if machine.up {
             self.send(Event::Gpu { node: name.clone(), gpu, lost });
-        }
-    }
-
-    /// A process dies by itself.
-    pub(super) fn die(&mut self, id: EngineId) {
-        let Some(process) = self.processes.remove(&id) else { return };
-        self.tasks.retain(|task| task.engine != id);
-        if self.machines[&node(process.chunk.node)].up {
-            self.send(Event::Broke(id, Trouble::Died("killed".into())));
         }
     }
 
@@ -292,7 +287,7 @@ impl World {
         for command in self.pool.on_event(event, self.now) {
             self.carry_out(command);
         }
-        self.check_live();
+        self.check();
     }
 
     fn carry_out(&mut self, command: Command) {
@@ -319,9 +314,11 @@ impl World {
             Command::Evict { engine, order, node, .. } => {
                 let process = &self.processes[&engine];
                 assert!(process.running.is_empty(), "{engine:?} is evicted while it executes");
+                self.check_owes(engine);
                 self.task(engine, node, order, Order::Evict);
             }
             Command::Stop { engine, order, node, .. } => {
+                self.check_stop(engine, &node);
                 // What was ordered before is void, and what ran there is gone.
                 self.tasks.retain(|task| task.engine != engine);
                 if let Some(process) = self.processes.get_mut(&engine) {
@@ -342,6 +339,7 @@ impl World {
 
     fn task(&mut self, engine: EngineId, node: NodeId, order: OrderId, what: Order) {
         assert!(self.tasks.iter().all(|task| task.engine != engine), "two orders at once");
+        self.check_moves(engine, what);
         self.given.push((what, engine));
         self.tasks.push(Task { engine, node, order, what });
     }
@@ -359,7 +357,6 @@ impl World {
         assert!(chunk.gpus().all(|gpu| gpu < machine.gpus && !machine.lost.contains(&gpu)));
         assert_eq!(chunk.degree(), kind.degree);
         assert_eq!(launch, !self.processes.contains_key(&engine), "{engine:?}");
-        assert!(self.beside(engine, chunk).all(|process| process.running.is_empty()));
         for gpu in chunk.gpus() {
             let there = self.beside(engine, chunk).filter(|p| p.chunk.gpus().contains(&gpu));
             let held: u64 = there.map(|process| process.held).sum();
@@ -391,6 +388,7 @@ impl World {
         assert_eq!(process.held, self.footprint(kind).device);
         let busy = self.beside(engine, chunk).any(|process| !process.running.is_empty());
         assert!(!busy, "a GPU of {chunk} is booked twice");
+        self.owing.remove(&engine);
         let process = self.processes.get_mut(&engine).unwrap();
         process.running.insert(action);
         assert!(process.running.len() <= self.config.services[kind.service.0].batch);

@@ -37,8 +37,9 @@ pub(super) struct Member {
     pub(super) engine: EngineId,
     /// Its state as the run begins.
     pub(super) proof: Proof,
-    /// Bytes that it has while it is awake.
+    /// Bytes that it has while it is awake, and asleep.
     pub(super) awake: u64,
+    pub(super) asleep: u64,
 }
 
 /// A pool that has taken over the engines.
@@ -65,7 +66,7 @@ impl Pooled {
         let of = |field: fn(&Member) -> u64| members.iter().map(field).max().unwrap_or_default();
         // A process on a real GPU grows a little with the requests that it serves.
         let growth = if args.fake { 0 } else { (args.bytes / 4).min(GROWTH) };
-        let asleep = growth + of(|member| if member.proof.asleep { member.proof.held } else { 0 });
+        let asleep = growth + of(|member| member.asleep);
         let awake = growth + of(|member| member.awake);
         let expected = Limits::default();
         let footprint = Footprint { device: awake, residue: asleep, host: 0, expected };
@@ -75,6 +76,7 @@ impl Pooled {
             pinned: 0,
             degrees: Degree::ALL.into_iter().take(1).map(|degree| (degree, footprint)).collect(),
             limits: Limits::default(),
+            timeout: LIMIT,
         };
         let services = (0..args.services).map(service).collect();
         let backoff = Backoff { first: Duration::from_secs(1), most: Duration::from_secs(10) };
@@ -124,28 +126,30 @@ impl Pooled {
         actions: &[(usize, usize)],
         at_once: usize,
     ) -> anyhow::Result<Outcome> {
-        let mut outcome = Outcome::default();
-        let before = self.core;
-        let mut live: BTreeMap<ActionId, (Instant, (usize, usize))> = BTreeMap::new();
+        let mut outcome = Outcome { at_once, ..Outcome::default() };
+        let (begun, before) = (Instant::now(), self.core);
+        let mut acts = BTreeMap::new();
+        let mut live: BTreeMap<ActionId, (usize, Instant, (usize, usize))> = BTreeMap::new();
         let mut ended = Vec::new();
         if let Some(node) = self.joined.take() {
             self.send(Event::Joined(node), &mut ended).await?;
         }
-        let mut next = actions.iter().copied();
+        let mut next = actions.iter().copied().enumerate();
         let mut more = true;
         while more || !live.is_empty() {
             while more && live.len() < at_once {
-                let Some(what) = next.next() else {
+                let Some((place, what)) = next.next() else {
                     more = false;
                     break;
                 };
+                let since = Instant::now();
                 let action = self.submit(what, &mut ended).await?;
-                live.insert(action, (Instant::now(), what));
+                live.insert(action, (place, since, what));
             }
             for (action, result) in ended.drain(..) {
-                let (since, what) = live.remove(&action).context("an action ended twice")?;
+                let (place, since, what) = live.remove(&action).context("an action ended twice")?;
                 result.map_err(|fault: Fault| anyhow!("{action}: {fault}"))?;
-                outcome.acts.push(since.elapsed());
+                acts.insert(place, since.elapsed());
                 let (took, answer) = self.calls.answer(&action).context("an answer")?;
                 outcome.calls.push(took);
                 outcome.answers.insert(what, answer);
@@ -159,7 +163,8 @@ impl Pooled {
                 event.map_or(Some(Event::Tick), |event| event).context("the driver ended")?;
             self.send(event, &mut ended).await?;
         }
-        outcome.core = self.core.saturating_sub(before);
+        outcome.acts = acts.into_values().collect();
+        (outcome.core, outcome.took) = (self.core.saturating_sub(before), begun.elapsed());
         Ok(outcome)
     }
 

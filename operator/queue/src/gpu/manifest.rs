@@ -168,6 +168,7 @@ fn read(id: &str, gpu: &GpuReward) -> Result<GpuService, GpuManifestError> {
             evict: gpu.limits.evict.duration(),
             stop: gpu.limits.stop.duration(),
         },
+        timeout: gpu.timeout.duration(),
     };
     Ok(GpuService { engine: engine(id, gpu), core, timeout: gpu.timeout.duration() })
 }
