@@ -19,11 +19,11 @@
 
 mod allocation;
 pub mod baseline;
-mod coarse;
 mod combinations;
 mod fleet;
 mod interference;
 mod layers;
+mod prices;
 mod reach;
 mod search;
 #[cfg(test)]

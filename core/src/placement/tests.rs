@@ -3,9 +3,10 @@
 use proptest::prelude::*;
 
 use super::baseline::{Cooling, anneal, presorted};
-use super::coarse::{Coarse, Needs};
 use super::fleet::Fleet;
+use super::prices::{Market, Prices, Verdict};
 use super::reach::{Reach, Sorted};
+use super::search::Chain;
 use super::*;
 
 fn curve() -> impl Strategy<Value = Interference> {
@@ -181,7 +182,11 @@ proptest! {
     /// The table, the layers and the relaxation agree on every bound.
     #[test]
     fn ways_to_decide_a_bound_agree(
-        lengths in prop::collection::vec(1.0..1e4, 1..40),
+        lengths in prop_oneof![
+            prop::collection::vec(1.0..1e4, 1..40),
+            prop::collection::vec(Just(7.0), 1..40),
+            prop::collection::vec((1_u32..5).prop_map(f64::from), 1..40),
+        ],
         times in prop::collection::vec(token_time(), 1..7),
         interference in curve(),
         part in 0.0..1.2_f64,
@@ -189,22 +194,34 @@ proptest! {
         let sorted = Sorted::new(&lengths);
         let fleet = Fleet::new(&times, lengths.len(), &interference);
         let best = place(&lengths, &times, &interference).unwrap().makespan;
+        let mut market = Market::new(&fleet);
         for bound in [best * part, f64::from_bits(best.to_bits() - 1), best] {
             let possible = bound >= best;
-            for reach in [
-                Reach::tabulated(&sorted, &fleet.kinds, bound),
-                Reach::on_demand(&sorted, &fleet.kinds, bound),
-            ] {
-                let nothing = Needs::nothing(fleet.kinds.len());
-                prop_assert_eq!(combinations::cover(&fleet, &reach, &nothing).is_some(), possible);
-                for limit in [1, 6, 1 << 12] {
-                    let needs = Coarse::new(&fleet, limit).needs(&reach);
-                    prop_assert!(needs.from(needs.full()) == 0 || !possible);
-                    prop_assert_eq!(combinations::cover(&fleet, &reach, &needs).is_some(), possible);
-                    let found = layers::cover(&fleet, &reach, &needs, 1 << 12);
-                    prop_assert_eq!(matches!(found, layers::Outcome::Covered(_)), possible);
-                    prop_assert!(!matches!(found, layers::Outcome::Undecided));
+            let reach = Reach::tabulated(&sorted, &fleet.kinds, bound);
+            let on_demand = Reach::on_demand(&sorted, &fleet.kinds, bound);
+            let none = Prices::none();
+            prop_assert_eq!(combinations::cover(&fleet, &on_demand, &none).is_some(), possible);
+            prop_assert_eq!(combinations::cover(&fleet, &reach, &none).is_some(), possible);
+            let prices = match market.judge(&reach) {
+                Verdict::Impossible => {
+                    prop_assert!(!possible);
+                    continue;
                 }
+                Verdict::Covered(steps) => {
+                    prop_assert!(possible);
+                    let makespan = Chain::new(steps, &sorted, &fleet.kinds).makespan;
+                    prop_assert!(makespan <= bound);
+                    continue;
+                }
+                Verdict::Open(prices) => prices,
+            };
+            prop_assert_eq!(combinations::cover(&fleet, &reach, &prices).is_some(), possible);
+            let found = layers::cover(&fleet, &reach, &prices, 1 << 12, &mut 0);
+            prop_assert_eq!(matches!(found, layers::Outcome::Covered(_)), possible);
+            prop_assert!(!matches!(found, layers::Outcome::Undecided));
+            if let layers::Outcome::Covered(steps) = layers::cover(&fleet, &reach, &none, 2, &mut 0) {
+                prop_assert!(possible);
+                prop_assert!(Chain::new(steps, &sorted, &fleet.kinds).makespan <= bound);
             }
         }
     }
@@ -255,7 +272,7 @@ fn sixteen_kinds_match_the_best_of_the_table_alone() {
     let fleet = Fleet::new(&times, lengths.len(), &interference);
     assert!(fleet.combinations().unwrap() > 1 << 17);
     let reach = Reach::tabulated(&sorted, &fleet.kinds, f64::from_bits(got.makespan.to_bits() - 1));
-    assert!(combinations::cover(&fleet, &reach, &Needs::nothing(16)).is_none());
+    assert!(combinations::cover(&fleet, &reach, &Prices::none()).is_none());
 }
 
 #[test]
