@@ -110,8 +110,11 @@ impl<'a> Market<'a> {
                 }
             }
             // Polyak's step towards a little more than 1, in the geometry of a simplex.
-            let excess: Vec<f64> =
-                taken.iter().zip(&counts).map(|(&taken, count)| taken as f64 / count - cost).collect();
+            let excess: Vec<f64> = taken
+                .iter()
+                .zip(&counts)
+                .map(|(&taken, count)| taken as f64 / count - cost)
+                .collect();
             let parts = prices.iter().zip(&counts).map(|(price, count)| price * count);
             let variance: f64 = parts.zip(&excess).map(|(part, e)| part * e * e).sum();
             let step = (change * (1.002 - cost).max(0.002) / variance.max(1e-12)).min(0.5);

@@ -6,7 +6,7 @@ use super::baseline::{Cooling, anneal, presorted};
 use super::fleet::Fleet;
 use super::prices::{Market, Prices, Verdict};
 use super::reach::{Reach, Sorted};
-use super::search::Chain;
+use super::search::{Chain, Found};
 use super::*;
 
 fn curve() -> impl Strategy<Value = Interference> {
@@ -73,6 +73,14 @@ fn brute_force(lengths: &[f64], times: &[f64], interference: &Interference) -> f
     assign(0, &mut vec![Vec::new(); times.len()], (lengths, times, interference))
 }
 
+/// The makespan of the search that does not look at every combination.
+fn by_prices(lengths: &[f64], times: &[f64], interference: &Interference) -> f64 {
+    let sorted = Sorted::new(lengths);
+    let fleet = Fleet::new(times, lengths.len(), interference);
+    let all = Chain::new(vec![(0, sorted.len())], &sorted, &fleet.kinds);
+    workers::by_prices(&fleet, &sorted, Found { best: all, low: 0.0 }).unwrap().makespan
+}
+
 /// The least over every multiset of degrees within the budget.
 fn brute_force_allocation(
     lengths: &[f64],
@@ -115,6 +123,10 @@ proptest! {
         check(got.makespan, &got.groups, &times, &lengths, &interference);
         let want = brute_force(&lengths, &times, &interference);
         prop_assert_eq!(got.makespan.to_bits(), want.to_bits(), "{} is not {}", got.makespan, want);
+        if !lengths.is_empty() {
+            let priced = by_prices(&lengths, &times, &interference);
+            prop_assert_eq!(priced.to_bits(), want.to_bits(), "{} is not {}", priced, want);
+        }
     }
 
     #[test]
@@ -144,6 +156,8 @@ proptest! {
             want = want.min(presorted(&lengths, order, &interference));
         });
         prop_assert_eq!(got.makespan.to_bits(), want.to_bits(), "{} is not {}", got.makespan, want);
+        let priced = by_prices(&lengths, &times, &interference);
+        prop_assert_eq!(priced.to_bits(), want.to_bits(), "{} is not {}", priced, want);
     }
 
     #[test]
@@ -260,19 +274,35 @@ fn a_slow_worker_for_the_longest_can_be_best() {
 
 #[test]
 fn sixteen_kinds_match_the_best_of_the_table_alone() {
-    // More combinations than are looked at for every bound: the relaxation, the
-    // layers and one last table together must find what the table alone finds.
-    let lengths = long_tail(900);
-    let interference = affine(900);
+    // More combinations than are looked at for every bound.
+    let lengths = long_tail(300);
+    let interference = affine(300);
     let mut times: Vec<f64> = (0..16).map(|i| 0.006 + 0.001 * f64::from(i)).collect();
-    times.extend([times[0], times[3], times[7]]);
+    times.extend([times[0], times[3], times[7], times[9]]);
     let got = place(&lengths, &times, &interference).unwrap();
     check(got.makespan, &got.groups, &times, &lengths, &interference);
     let sorted = Sorted::new(&lengths);
     let fleet = Fleet::new(&times, lengths.len(), &interference);
-    assert!(fleet.combinations().unwrap() > 1 << 17);
+    assert!(fleet.combinations().unwrap() > 1 << 18);
     let reach = Reach::tabulated(&sorted, &fleet.kinds, f64::from_bits(got.makespan.to_bits() - 1));
     assert!(combinations::cover(&fleet, &reach, &Prices::none()).is_none());
+}
+
+#[test]
+fn sixteen_kinds_of_many_workers_have_a_proven_optimum() {
+    // The work of all decides, and the combinations are beyond every table.
+    let lengths: Vec<f64> = (0..200_u32).map(|i| f64::from(i * 7919 % 1009 + 1)).collect();
+    let interference = affine(200);
+    let times: Vec<f64> = (0..64).map(|i| 0.006 + 0.0011 * f64::from(i % 16)).collect();
+    let got = place(&lengths, &times, &interference).unwrap();
+    check(got.makespan, &got.groups, &times, &lengths, &interference);
+    // Equal lengths: the groups that fit sum up, whatever the order.
+    let times = &times[..48];
+    let got = place(&[100.0; 999], times, &interference).unwrap();
+    check(got.makespan, &got.groups, times, &[100.0; 999], &interference);
+    let bound = f64::from_bits(got.makespan.to_bits() - 1);
+    let most = |time: &f64| (1..=999).rev().find(|&s| interference.at(s) * time * 100.0 <= bound);
+    assert!(times.iter().filter_map(most).sum::<usize>() < 999);
 }
 
 #[test]

@@ -77,8 +77,17 @@ fn best(fleet: &Fleet, sorted: &Sorted) -> Result<Chain, PlanError> {
             every(fleet, sorted, &reach, &Prices::none())
         }));
     }
+    by_prices(fleet, sorted, Found { best: all, low })
+}
+
+/// A good plan first, then wider layers until nothing better can exist.
+pub(super) fn by_prices(
+    fleet: &Fleet,
+    sorted: &Sorted,
+    mut found: Found,
+) -> Result<Chain, PlanError> {
+    let small = fleet.combinations().is_some_and(|size| size <= MANY);
     let mut market = Market::new(fleet);
-    let mut found = Found { best: all, low };
     let mut work = 0;
     for (i, width) in WIDTHS.into_iter().enumerate() {
         let first = if i == 0 { First::Low } else { First::High };
@@ -95,7 +104,7 @@ fn best(fleet: &Fleet, sorted: &Sorted) -> Result<Chain, PlanError> {
             match layers::cover(fleet, &reach, &prices, width, &mut work) {
                 layers::Outcome::Covered(steps) => met(steps, fleet, sorted),
                 layers::Outcome::Impossible => Probe::Missed(reach.next()),
-                layers::Outcome::Undecided if size <= MANY && i + 1 == WIDTHS.len() => {
+                layers::Outcome::Undecided if small && i + 1 == WIDTHS.len() => {
                     every(fleet, sorted, &reach, &prices)
                 }
                 layers::Outcome::Undecided => Probe::Undecided,
