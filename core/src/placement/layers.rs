@@ -93,15 +93,15 @@ pub(super) fn cover(
                 }
             }
         }
-        let room = width.min(STEPS.saturating_sub(steps.len()));
-        if next.len() > room {
+        let kept = width.min(STEPS.saturating_sub(steps.len()));
+        if next.len() > kept {
             dropped = true;
             // The most to spare first; the combination itself breaks ties.
             next.sort_unstable_by(|a, b| {
                 let spare = |node: &Node| prices.spare(node.position, node.spent);
                 spare(b).total_cmp(&spare(a)).then(a.used.cmp(&b.used))
             });
-            next.truncate(room);
+            next.truncate(kept);
         }
         first = steps.len() as u32;
         steps.extend(next.iter().map(|node| Step {

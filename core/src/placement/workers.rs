@@ -14,7 +14,7 @@ const MANY: usize = 1 << 26;
 /// Combinations in a layer, from a plan that is good to one that is proven.
 const WIDTHS: [usize; 4] = [1 << 7, 1 << 11, 1 << 14, 1 << 17];
 /// Groups that are tried before no more is undertaken: tens of seconds.
-const MOST_WORK: u64 = 1 << 29;
+const MOST_WORK: u64 = 1 << 27;
 
 /// Which worker takes which trajectories.
 #[derive(Debug, Clone, PartialEq)]
