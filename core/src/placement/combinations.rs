@@ -1,19 +1,19 @@
 //! The farthest position for every combination of used workers: exact, in one pass.
 
-use super::fleet::{Fleet, combinations, strides};
+use super::fleet::{combinations, strides};
 use super::prices::Prices;
 use super::reach::Reach;
 
-/// The steps that cover all lengths, if any order of the workers does. A combination
+/// The steps that cover all lengths, if any order of the workers, `counts` of each kind, does. A combination
 /// that the prices give up is not extended.
 pub(super) fn cover(
-    fleet: &Fleet,
+    counts: &[usize],
     reach: &Reach<'_>,
     prices: &Prices,
 ) -> Option<Vec<(usize, usize)>> {
-    let kinds = fleet.counts.len();
-    let strides = strides(&fleet.counts);
-    let mut farthest = vec![0_u32; combinations(&fleet.counts)?];
+    let kinds = counts.len();
+    let strides = strides(counts);
+    let mut farthest = vec![0_u32; combinations(counts)?];
     let mut used = vec![0_usize; kinds];
     for index in 0..farthest.len() {
         let from = farthest[index] as usize;
@@ -22,7 +22,7 @@ pub(super) fn cover(
         };
         if prices.may_cover(from, spent(&used)) {
             for kind in 0..kinds {
-                if used[kind] == fleet.counts[kind] {
+                if used[kind] == counts[kind] {
                     continue;
                 }
                 let end = reach.end(kind, from);
@@ -36,7 +36,7 @@ pub(super) fn cover(
             }
         }
         // The next combination.
-        for (digit, count) in used.iter_mut().zip(&fleet.counts) {
+        for (digit, count) in used.iter_mut().zip(counts) {
             if *digit < *count {
                 *digit += 1;
                 break;

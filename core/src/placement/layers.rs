@@ -4,7 +4,6 @@
 use std::collections::HashMap;
 
 use super::MAX_KINDS;
-use super::fleet::Fleet;
 use super::prices::Prices;
 use super::reach::Reach;
 
@@ -45,10 +44,11 @@ struct Step {
     kind: u8,
 }
 
-/// Searches with at most `width` combinations in a layer, and adds how many groups it
+/// Searches among `counts` workers of each kind with at most `width` combinations in a
+/// layer, and adds how many groups it
 /// tried to `work`.
 pub(super) fn cover(
-    fleet: &Fleet,
+    counts: &[usize],
     reach: &Reach<'_>,
     prices: &Prices,
     width: usize,
@@ -69,7 +69,7 @@ pub(super) fn cover(
         let mut known: HashMap<Used, usize> = HashMap::new();
         let mut next: Vec<Node> = Vec::new();
         for (before, node) in (first..).zip(&layer) {
-            for (kind, &count) in fleet.counts.iter().enumerate() {
+            for (kind, &count) in counts.iter().enumerate() {
                 if node.used[kind] as usize == count {
                     continue;
                 }

@@ -24,6 +24,7 @@
 
 mod allocation;
 pub mod baseline;
+mod classes;
 mod combinations;
 mod fleet;
 mod interference;

@@ -5,7 +5,7 @@
 //! together, nobody covers them. Prices are sought that prove as much as they can, by
 //! subgradients: workers of which the cheapest path takes too many become dearer.
 
-use super::fleet::Fleet;
+use super::classes::Classes;
 use super::reach::Reach;
 
 /// What rounding may add to a price, where all workers together cost 1.
@@ -63,23 +63,22 @@ pub(super) enum Verdict {
 
 /// Prices for one bound after another.
 #[derive(Debug)]
-pub(super) struct Market<'a> {
-    fleet: &'a Fleet,
-    /// The best of the bound before.
+pub(super) struct Market {
+    /// By kind, the best of the bound before.
     last: Vec<f64>,
 }
 
-impl<'a> Market<'a> {
-    pub(super) fn new(fleet: &'a Fleet) -> Self {
-        Self { fleet, last: vec![1.0; fleet.counts.len()] }
+impl Market {
+    pub(super) fn new(kinds: usize) -> Self {
+        Self { last: vec![1.0; kinds] }
     }
 
-    /// What prices tell about the bound of `reach`, which is tabulated.
-    pub(super) fn judge(&mut self, reach: &Reach<'_>) -> Verdict {
-        let mut path = Path::new(reach, self.fleet.counts.len());
-        let counts: Vec<f64> = self.fleet.counts.iter().map(|&count| count as f64).collect();
+    /// What prices tell about the bound of `reach`, of which `classes` are the rows.
+    pub(super) fn judge(&mut self, reach: &Reach<'_>, classes: &Classes) -> Verdict {
+        let mut path = Path::new(reach, classes.counts().len());
+        let counts: Vec<f64> = classes.counts().iter().map(|&count| count as f64).collect();
         let mut prices = normal(advances(reach, counts.len()), &counts);
-        let last = normal(self.last.clone(), &counts);
+        let last = normal(classes.means(&self.last), &counts);
         if path.cost(&last) > path.cost(&prices) {
             prices = last;
         }
@@ -89,11 +88,11 @@ impl<'a> Market<'a> {
         for _ in 0..rounds {
             let cost = path.cost(&prices);
             if cost > 1.0 + ROUNDING {
-                self.last = prices;
+                classes.spread(&prices, &mut self.last);
                 return Verdict::Impossible;
             }
             let taken = path.taken();
-            if taken.iter().zip(&self.fleet.counts).all(|(taken, count)| taken <= count) {
+            if taken.iter().zip(classes.counts()).all(|(taken, count)| taken <= count) {
                 return Verdict::Covered(path.steps().collect());
             }
             if cost > best + ROUNDING {
@@ -124,7 +123,7 @@ impl<'a> Market<'a> {
             prices = normal(prices, &counts);
         }
         path.cost(&best_prices);
-        self.last.clone_from(&best_prices);
+        classes.spread(&best_prices, &mut self.last);
         Verdict::Open(Prices { of: best_prices, to_go: path.to_go })
     }
 }

@@ -134,6 +134,11 @@ impl<'a> Reach<'a> {
         }
     }
 
+    /// Forgets all tabulated kinds but these, which are numbered anew.
+    pub(super) fn keep(&mut self, kinds: &[usize]) {
+        self.ends = kinds.iter().map(|&kind| std::mem::take(&mut self.ends[kind])).collect();
+    }
+
     /// [`Self::end`] from every position; none where they are computed on demand.
     pub(super) fn ends(&self, kind: usize) -> &[u32] {
         self.ends.get(kind).map_or(&[], Vec::as_slice)

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::baseline::{Cooling, anneal, presorted};
+use super::classes::Classes;
 use super::fleet::Fleet;
 use super::prices::{Market, Prices, Verdict};
 use super::reach::{Reach, Sorted};
@@ -208,32 +209,34 @@ proptest! {
         let sorted = Sorted::new(&lengths);
         let fleet = Fleet::new(&times, lengths.len(), &interference);
         let best = place(&lengths, &times, &interference).unwrap().makespan;
-        let mut market = Market::new(&fleet);
+        let mut market = Market::new(fleet.counts.len());
         for bound in [best * part, f64::from_bits(best.to_bits() - 1), best] {
             let possible = bound >= best;
             let reach = Reach::tabulated(&sorted, &fleet.kinds, bound);
             let on_demand = Reach::on_demand(&sorted, &fleet.kinds, bound);
             let none = Prices::none();
-            prop_assert_eq!(combinations::cover(&fleet, &on_demand, &none).is_some(), possible);
-            prop_assert_eq!(combinations::cover(&fleet, &reach, &none).is_some(), possible);
-            let prices = match market.judge(&reach) {
+            prop_assert_eq!(combinations::cover(&fleet.counts, &on_demand, &none).is_some(), possible);
+            prop_assert_eq!(combinations::cover(&fleet.counts, &reach, &none).is_some(), possible);
+            let mut merged = Reach::tabulated(&sorted, &fleet.kinds, bound);
+            let classes = Classes::merge(&fleet.counts, &mut merged);
+            let prices = match market.judge(&merged, &classes) {
                 Verdict::Impossible => {
                     prop_assert!(!possible);
                     continue;
                 }
                 Verdict::Covered(steps) => {
                     prop_assert!(possible);
-                    let makespan = Chain::new(steps, &sorted, &fleet.kinds).makespan;
+                    let makespan = Chain::new(classes.steps(steps), &sorted, &fleet.kinds).makespan;
                     prop_assert!(makespan <= bound);
                     continue;
                 }
                 Verdict::Open(prices) => prices,
             };
-            prop_assert_eq!(combinations::cover(&fleet, &reach, &prices).is_some(), possible);
-            let found = layers::cover(&fleet, &reach, &prices, 1 << 12, &mut 0);
+            prop_assert_eq!(combinations::cover(classes.counts(), &merged, &prices).is_some(), possible);
+            let found = layers::cover(classes.counts(), &merged, &prices, 1 << 12, &mut 0);
             prop_assert_eq!(matches!(found, layers::Outcome::Covered(_)), possible);
             prop_assert!(!matches!(found, layers::Outcome::Undecided));
-            if let layers::Outcome::Covered(steps) = layers::cover(&fleet, &reach, &none, 2, &mut 0) {
+            if let layers::Outcome::Covered(steps) = layers::cover(&fleet.counts, &reach, &none, 2, &mut 0) {
                 prop_assert!(possible);
                 prop_assert!(Chain::new(steps, &sorted, &fleet.kinds).makespan <= bound);
             }
@@ -285,7 +288,7 @@ fn sixteen_kinds_match_the_best_of_the_table_alone() {
     let fleet = Fleet::new(&times, lengths.len(), &interference);
     assert!(fleet.combinations().unwrap() > 1 << 18);
     let reach = Reach::tabulated(&sorted, &fleet.kinds, f64::from_bits(got.makespan.to_bits() - 1));
-    assert!(combinations::cover(&fleet, &reach, &Prices::none()).is_none());
+    assert!(combinations::cover(&fleet.counts, &reach, &Prices::none()).is_none());
 }
 
 #[test]

@@ -1,11 +1,12 @@
 //! Placement on given workers.
 
+use super::classes::Classes;
 use super::fleet::Fleet;
 use super::interference::Interference;
 use super::prices::{Market, Prices, Verdict};
 use super::reach::{Reach, Sorted};
 use super::search::{Chain, First, Found, Probe, least};
-use super::{MAX_KINDS, PlanError, combinations, layers};
+use super::{MAX_KINDS, PlanError, combinations, fleet, layers};
 
 /// Up to here every combination is looked at for every bound.
 const FEW: usize = 1 << 18;
@@ -74,7 +75,10 @@ fn best(fleet: &Fleet, sorted: &Sorted) -> Result<Chain, PlanError> {
     if size <= FEW {
         return Ok(least(low, all, |bound| {
             let reach = Reach::for_questions(size, sorted, &fleet.kinds, bound);
-            every(fleet, sorted, &reach, &Prices::none())
+            match combinations::cover(&fleet.counts, &reach, &Prices::none()) {
+                Some(steps) => met(steps, fleet, sorted),
+                None => Probe::Missed(reach.next()),
+            }
         }));
     }
     by_prices(fleet, sorted, Found { best: all, low })
@@ -86,28 +90,32 @@ pub(super) fn by_prices(
     sorted: &Sorted,
     mut found: Found,
 ) -> Result<Chain, PlanError> {
-    let small = fleet.combinations().is_some_and(|size| size <= MANY);
-    let mut market = Market::new(fleet);
+    let mut market = Market::new(fleet.counts.len());
     let mut work = 0;
     for (i, width) in WIDTHS.into_iter().enumerate() {
         let first = if i == 0 { First::Low } else { First::High };
         found = found.search(first, |bound| {
-            let reach = Reach::tabulated(sorted, &fleet.kinds, bound);
-            let prices = match market.judge(&reach) {
-                Verdict::Impossible => return Probe::Missed(reach.next()),
-                Verdict::Covered(steps) => return met(steps, fleet, sorted),
-                Verdict::Open(prices) => prices,
-            };
-            if work > MOST_WORK {
-                return Probe::Undecided;
-            }
-            match layers::cover(fleet, &reach, &prices, width, &mut work) {
-                layers::Outcome::Covered(steps) => met(steps, fleet, sorted),
-                layers::Outcome::Impossible => Probe::Missed(reach.next()),
-                layers::Outcome::Undecided if small && i + 1 == WIDTHS.len() => {
-                    every(fleet, sorted, &reach, &prices)
+            let mut reach = Reach::tabulated(sorted, &fleet.kinds, bound);
+            let classes = Classes::merge(&fleet.counts, &mut reach);
+            let counts = classes.counts();
+            let steps = match market.judge(&reach, &classes) {
+                Verdict::Impossible => None,
+                Verdict::Covered(steps) => Some(steps),
+                Verdict::Open(_) if work > MOST_WORK => return Probe::Undecided,
+                Verdict::Open(prices) => {
+                    match layers::cover(counts, &reach, &prices, width, &mut work) {
+                        layers::Outcome::Covered(steps) => Some(steps),
+                        layers::Outcome::Impossible => None,
+                        layers::Outcome::Undecided if i + 1 < WIDTHS.len() || many(counts) => {
+                            return Probe::Undecided;
+                        }
+                        layers::Outcome::Undecided => combinations::cover(counts, &reach, &prices),
+                    }
                 }
-                layers::Outcome::Undecided => Probe::Undecided,
+            };
+            match steps {
+                Some(steps) => met(classes.steps(steps), fleet, sorted),
+                None => Probe::Missed(reach.next()),
             }
         });
         if found.is_proven() {
@@ -117,12 +125,9 @@ pub(super) fn by_prices(
     Err(PlanError::TooLarge)
 }
 
-/// Looks at every combination.
-fn every(fleet: &Fleet, sorted: &Sorted, reach: &Reach<'_>, prices: &Prices) -> Probe {
-    match combinations::cover(fleet, reach, prices) {
-        Some(steps) => met(steps, fleet, sorted),
-        None => Probe::Missed(reach.next()),
-    }
+/// Too many combinations to look at each.
+fn many(counts: &[usize]) -> bool {
+    fleet::combinations(counts).is_none_or(|size| size > MANY)
 }
 
 fn met(steps: Vec<(usize, usize)>, fleet: &Fleet, sorted: &Sorted) -> Probe {
