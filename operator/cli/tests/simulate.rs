@@ -277,7 +277,7 @@ fn pods_need_a_replica_of_every_service() {
 
 #[test]
 fn nodes_that_nobody_needs_cost_nothing() {
-    let cluster = CLUSTER.replace("\"nodes\":5", "\"nodes\":1000000");
+    let cluster = CLUSTER.replace("\"nodes\":5", "\"nodes\":100000");
     let small = CLUSTER.replace("\"nodes\":5", "\"nodes\":2000");
     for policy in ["elastic", "elastic-trajectory", "tangram", "fixed:4", "static:4"] {
         let act = |cluster: &str| {

@@ -27,7 +27,9 @@ pub(crate) fn actions(args: &Actions, stdin: &mut impl Read) -> Result<String, F
         return Err(fault.in_file(Path::new("--workload")).into());
     }
     let cluster = read_cluster(&args.cluster, stdin)?;
-    if let Some(service) = without_replica(&cluster).filter(|_| policy.reserves()) {
+    if policy.reserves()
+        && let Some(service) = without_replica(&cluster)
+    {
         let what = "no replica fits beside those of the other services: give its pool more GPUs";
         let fault = Fault::new(what).at(service).in_field("services");
         return Err(fault.in_file(&args.cluster).into());
