@@ -31,10 +31,16 @@ pub(crate) struct Chunk {
     pub(crate) resident: bool,
 }
 
+/// Nodes that are looked at before any action came.
+const FIRST_NODES: u64 = 1024;
+
 /// Equal nodes with GPUs, at most [`MOST_GPUS`] each.
 #[derive(Debug, Clone)]
 pub(crate) struct Gpus {
     size: u64,
+    /// How many there are.
+    most: u64,
+    /// The first of them; nobody needed the others yet.
     nodes: Vec<Node>,
 }
 
@@ -50,7 +56,15 @@ struct Node {
 
 impl Gpus {
     pub(crate) fn new(nodes: u64, gpus: u64) -> Self {
-        Self { size: gpus, nodes: vec![Node::default(); nodes as usize] }
+        let first = vec![Node::default(); nodes.min(FIRST_NODES) as usize];
+        Self { size: gpus, most: nodes, nodes: first }
+    }
+
+    /// One more action will need a chunk, and so one more node at most.
+    pub(crate) fn expect(&mut self) {
+        if (self.nodes.len() as u64) < self.most {
+            self.nodes.push(Node::default());
+        }
     }
 
     /// A chunk of `gpus` for an action of `service`: one where it is resident, else
@@ -146,7 +160,7 @@ impl ChunkPool for Gpus {
     type Chunk = Chunk;
 
     fn gpus(&self) -> u64 {
-        self.size * self.nodes.len() as u64
+        self.size * self.most
     }
 
     fn idle(&self) -> Chunks {

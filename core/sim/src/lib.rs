@@ -31,5 +31,6 @@ pub use check::Misfit;
 pub use chunks::MOST_GPUS;
 pub use engine::{Refused, simulate};
 pub use policy::{Policy, UnknownPolicy};
+pub use replicas::without_replica;
 pub use report::{Decisions, Distribution, Report};
 pub use world::Record;

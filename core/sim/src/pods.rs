@@ -1,7 +1,7 @@
 //! `static:N` and `kubernetes:R:L`: pods from arrival to end, resident replicas, and
 //! quota calls that back off.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use rollwright_core::quota::Quota;
 use rollwright_core::time::Time;
@@ -13,6 +13,8 @@ use crate::sharing::Sharing;
 use crate::workload::{Action, Trajectory, UNIT};
 use crate::world::{Event, World};
 
+/// Nanoseconds in a second.
+const SECOND: u64 = 1_000_000_000;
 /// Seconds before a refused quota call tries again, by number of refusals.
 const BACK_OFF: [u64; 7] = [1, 2, 4, 8, 16, 32, 60];
 
@@ -39,7 +41,44 @@ pub(crate) struct Pods<'a> {
 enum Pool {
     Cpu { nodes: Vec<PodNode>, line: VecDeque<usize> },
     Gpu,
-    Quota(Quota),
+    Quota(Calls),
+}
+
+/// A quota, and when its running calls end, with their trajectories.
+struct Calls {
+    quota: Quota,
+    ends: BTreeSet<(u64, usize)>,
+}
+
+impl Calls {
+    /// The first instant at which a call that is refused now might not be.
+    fn room_at(&self, now: u64) -> u64 {
+        let limit = self.quota.limit();
+        if limit.concurrency.is_some_and(|most| self.quota.held() >= most) {
+            return self.ends.first().map_or(now, |&(end, _)| end);
+        }
+        self.quota.next_room(Time::from_nanos(now)).map_or(now, Time::as_nanos)
+    }
+}
+
+/// When a call tries again that was refused `refusals` times before, given that all are
+/// refused before `room`. Counts the refusals until then.
+fn next_try(now: u64, room: u64, refusals: &mut usize) -> u64 {
+    let mut at = now;
+    loop {
+        let wait = BACK_OFF[(*refusals).min(BACK_OFF.len() - 1)] * SECOND;
+        // Once the waits grow no more, those that end before there is room are skipped.
+        let skipped = if *refusals < BACK_OFF.len() {
+            0
+        } else {
+            (room.saturating_sub(at) / wait).saturating_sub(1)
+        };
+        *refusals += 1;
+        at = at.saturating_add(wait.saturating_mul(skipped + 1));
+        if at >= room {
+            return at;
+        }
+    }
 }
 
 /// What pods leave of a node.
@@ -60,10 +99,14 @@ impl<'a> Pods<'a> {
         let pools = cluster.pools.iter().map(|pool| match pool.kind {
             PoolKind::Cpu { nodes, cores, memory } => {
                 let node = PodNode { cores: cores * UNIT, memory };
-                Pool::Cpu { nodes: vec![node; nodes as usize], line: VecDeque::new() }
+                // A pod takes one at most, the first of those that nobody uses.
+                let nodes = nodes.min(workload.len() as u64) as usize;
+                Pool::Cpu { nodes: vec![node; nodes], line: VecDeque::new() }
             }
             PoolKind::Gpu { .. } => Pool::Gpu,
-            PoolKind::Quota(limit) => Pool::Quota(Quota::new(limit)),
+            PoolKind::Quota(limit) => {
+                Pool::Quota(Calls { quota: Quota::new(limit), ends: BTreeSet::new() })
+            }
         });
         let on_cpu =
             |action: &&Action| matches!(cluster.pools[action.pool].kind, PoolKind::Cpu { .. });
@@ -88,16 +131,17 @@ impl<'a> Pods<'a> {
         let now = Time::from_nanos(world.now);
         self.calls.sort_unstable_by_key(|&(of, _)| of);
         for (of, action) in self.calls.drain(..) {
-            let Pool::Quota(quota) = &mut self.pools[action.pool] else { continue };
-            if quota.try_take(1, now) {
+            let Pool::Quota(calls) = &mut self.pools[action.pool] else { continue };
+            if calls.quota.try_take(1, now) {
                 self.refusals.remove(&of);
                 world.usage[action.pool].held.add(UNIT, world.now);
-                world.start(of, action, UNIT, action.nanos(action.smallest()));
+                let nanos = action.nanos(action.smallest());
+                calls.ends.insert((world.now.saturating_add(nanos), of));
+                world.start(of, action, UNIT, nanos);
             } else {
                 let refusals = self.refusals.entry(of).or_insert(0);
-                let wait = BACK_OFF[(*refusals).min(BACK_OFF.len() - 1)];
-                *refusals += 1;
-                world.after(wait * 1_000_000_000, Event::Retries(of));
+                let next = next_try(world.now, calls.room_at(world.now), refusals);
+                world.after(next - world.now, Event::Retries(of));
             }
         }
     }
@@ -152,8 +196,9 @@ impl<'a> Scheduler<'a> for Pods<'a> {
                 }
             }
             Pool::Gpu => self.replicas.finished(action),
-            Pool::Quota(quota) => {
-                quota.release(1);
+            Pool::Quota(calls) => {
+                calls.quota.release(1);
+                calls.ends.remove(&(world.now, of));
                 world.usage[action.pool].held.remove(UNIT, world.now);
             }
         }

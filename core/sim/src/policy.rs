@@ -41,7 +41,7 @@ pub struct UnknownPolicy(String);
 
 impl Policy {
     /// True where pods and replicas hold what they might need.
-    pub(crate) fn reserves(self) -> bool {
+    pub fn reserves(self) -> bool {
         matches!(self, Self::Static { .. } | Self::Kubernetes { .. })
     }
 }

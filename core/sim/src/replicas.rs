@@ -31,6 +31,11 @@ pub(crate) fn replicas(cluster: &Cluster) -> Vec<usize> {
     dealt
 }
 
+/// The first service of which no replica fits its pool beside those of the others.
+pub fn without_replica(cluster: &Cluster) -> Option<usize> {
+    replicas(cluster).iter().position(|&count| count == 0)
+}
+
 /// All aligned chunks, the largest first.
 fn free_chunks(nodes: u64, gpus: u64) -> Chunks {
     let times = |count: u64| u32::try_from(nodes.saturating_mul(count)).unwrap_or(u32::MAX);

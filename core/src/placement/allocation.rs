@@ -3,7 +3,7 @@
 use super::PlanError;
 use super::interference::Interference;
 use super::reach::{Kind, Reach, Sorted};
-use super::search::{Chain, First, Probe, least};
+use super::search::{Chain, Probe, least};
 
 /// Most cells of a table by GPUs, and by workers and GPUs (256 MiB).
 const CELLS: usize = 1 << 26;
@@ -124,7 +124,7 @@ impl Budget {
             return Err(PlanError::Overflow);
         }
         // Without the bound of workers one row does; what it finds bounds the rest.
-        let (free, _) = least(low, all.clone(), First::Low, |bound| {
+        let free = least(low, all.clone(), |bound| {
             let reach = Reach::for_questions(self.money, sorted, &self.kinds, bound);
             self.probe(&reach, sorted, Self::by_gpus)
         });
@@ -134,7 +134,7 @@ impl Budget {
         if self.money.saturating_add(1).saturating_mul(self.workers) > CELLS {
             return Err(PlanError::TooLarge);
         }
-        let (bounded, _) = least(free.makespan, all, First::Low, |bound| {
+        let bounded = least(free.makespan, all, |bound| {
             let questions = self.money.saturating_mul(self.workers);
             let reach = Reach::for_questions(questions, sorted, &self.kinds, bound);
             self.probe(&reach, sorted, Self::by_workers)

@@ -1,27 +1,28 @@
 //! The farthest position for every combination of used workers: exact, in one pass.
 
-use super::coarse::Needs;
-use super::fleet::{Fleet, combinations, strides};
+use super::fleet::{combinations, strides};
+use super::prices::Prices;
 use super::reach::Reach;
 
-/// The steps that cover all lengths, if any order of the workers does. A
-/// combination that the `needs` of the rest give up is not extended.
+/// The steps that cover all lengths, if any order of the workers, `counts` of each kind, does. A combination
+/// that the prices give up is not extended.
 pub(super) fn cover(
-    fleet: &Fleet,
+    counts: &[usize],
     reach: &Reach<'_>,
-    needs: &Needs,
+    prices: &Prices,
 ) -> Option<Vec<(usize, usize)>> {
-    let kinds = fleet.counts.len();
-    let strides = strides(&fleet.counts);
-    let mut farthest = vec![0_u32; combinations(&fleet.counts)?];
+    let kinds = counts.len();
+    let strides = strides(counts);
+    let mut farthest = vec![0_u32; combinations(counts)?];
     let mut used = vec![0_usize; kinds];
-    // Place of the unused workers in the table of needs.
-    let mut rest = needs.full();
     for index in 0..farthest.len() {
         let from = farthest[index] as usize;
-        if needs.from(rest) <= from {
+        let spent = |used: &[usize]| -> f64 {
+            used.iter().enumerate().map(|(kind, &used)| used as f64 * prices.of(kind)).sum()
+        };
+        if prices.may_cover(from, spent(&used)) {
             for kind in 0..kinds {
-                if used[kind] == fleet.counts[kind] {
+                if used[kind] == counts[kind] {
                     continue;
                 }
                 let end = reach.end(kind, from);
@@ -35,13 +36,11 @@ pub(super) fn cover(
             }
         }
         // The next combination.
-        for (kind, (digit, count)) in used.iter_mut().zip(&fleet.counts).enumerate() {
+        for (digit, count) in used.iter_mut().zip(counts) {
             if *digit < *count {
                 *digit += 1;
-                rest -= needs.stride(kind);
                 break;
             }
-            rest += *digit * needs.stride(kind);
             *digit = 0;
         }
     }

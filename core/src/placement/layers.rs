@@ -4,9 +4,11 @@
 use std::collections::HashMap;
 
 use super::MAX_KINDS;
-use super::coarse::Needs;
-use super::fleet::Fleet;
+use super::prices::Prices;
 use super::reach::Reach;
+
+/// Most steps that are remembered (96 MiB).
+const STEPS: usize = 1 << 23;
 
 /// What the layers found.
 #[derive(Debug)]
@@ -21,85 +23,103 @@ pub(super) enum Outcome {
 
 type Used = [u32; MAX_KINDS];
 
+/// A combination of used workers, and the farthest that it gets.
 #[derive(Debug, Clone, Copy)]
 struct Node {
     used: Used,
-    /// Place of the unused workers in the table of needs.
-    rest: usize,
+    /// Prices of the used.
+    spent: f64,
     position: usize,
-    /// Its step in the list of all steps, 0 for none.
-    step: usize,
+    /// Place of the step before in the list of all steps.
+    before: u32,
+    /// Kind of the last worker.
+    kind: u8,
 }
 
 /// One step, and the one before it.
 #[derive(Debug, Clone, Copy)]
 struct Step {
-    kind: usize,
-    end: usize,
-    before: usize,
+    end: u32,
+    before: u32,
+    kind: u8,
 }
 
-/// Searches with at most `width` combinations in a layer.
-pub(super) fn cover(fleet: &Fleet, reach: &Reach<'_>, needs: &Needs, width: usize) -> Outcome {
-    let root = Node { used: [0; MAX_KINDS], rest: needs.full(), position: 0, step: 0 };
-    if needs.from(root.rest) > 0 {
+/// Searches among `counts` workers of each kind with at most `width` combinations in a
+/// layer, and adds how many groups it
+/// tried to `work`.
+pub(super) fn cover(
+    counts: &[usize],
+    reach: &Reach<'_>,
+    prices: &Prices,
+    width: usize,
+    work: &mut u64,
+) -> Outcome {
+    let root = Node { used: [0; MAX_KINDS], spent: 0.0, position: 0, before: 0, kind: 0 };
+    if !prices.may_cover(0, 0.0) {
         return Outcome::Impossible;
     }
-    let mut steps = vec![Step { kind: 0, end: 0, before: 0 }];
+    // The first is where all begin.
+    let mut steps = vec![Step { end: 0, before: 0, kind: 0 }];
+    // Places in `steps` of the nodes of a layer, one after another, begin here.
     let mut layer = vec![root];
+    let mut first = 0;
     let mut dropped = false;
     while !layer.is_empty() {
         // Combination -> its place in `next`.
         let mut known: HashMap<Used, usize> = HashMap::new();
         let mut next: Vec<Node> = Vec::new();
-        for node in &layer {
-            for kind in 0..fleet.counts.len() {
-                if node.used[kind] as usize == fleet.counts[kind] {
+        for (before, node) in (first..).zip(&layer) {
+            for (kind, &count) in counts.iter().enumerate() {
+                if node.used[kind] as usize == count {
                     continue;
                 }
+                *work += 1;
                 let position = reach.end(kind, node.position);
-                let rest = node.rest - needs.stride(kind);
                 if position == reach.goal() {
-                    return Outcome::Covered(trace(&steps, node.step, kind, position));
+                    return Outcome::Covered(trace(&steps, before, kind, position));
                 }
-                if position == node.position || position < needs.from(rest) {
+                let spent = node.spent + prices.of(kind);
+                if position == node.position || !prices.may_cover(position, spent) {
                     continue;
                 }
                 let mut used = node.used;
                 used[kind] += 1;
-                let place = *known.entry(used).or_insert_with(|| {
-                    next.push(Node { used, rest, position: 0, step: 0 });
-                    next.len() - 1
-                });
-                if position > next[place].position {
-                    // The step is written once the layer is chosen.
-                    next[place] = Node { used, rest, position, step: node.step * MAX_KINDS + kind };
+                let reached = Node { used, spent, position, before, kind: kind as u8 };
+                let place = *known.entry(used).or_insert(next.len());
+                match next.get_mut(place) {
+                    None => next.push(reached),
+                    Some(other) if other.position < position => *other = reached,
+                    Some(_) => {}
                 }
             }
         }
-        if next.len() > width {
+        let kept = width.min(STEPS.saturating_sub(steps.len()));
+        if next.len() > kept {
             dropped = true;
             // The most to spare first; the combination itself breaks ties.
-            next.sort_unstable_by_key(|node| {
-                (needs.from(node.rest) + reach.goal() - node.position, node.used)
+            next.sort_unstable_by(|a, b| {
+                let spare = |node: &Node| prices.spare(node.position, node.spent);
+                spare(b).total_cmp(&spare(a)).then(a.used.cmp(&b.used))
             });
-            next.truncate(width);
+            next.truncate(kept);
         }
-        for node in &mut next {
-            let (before, kind) = (node.step / MAX_KINDS, node.step % MAX_KINDS);
-            steps.push(Step { kind, end: node.position, before });
-            node.step = steps.len() - 1;
-        }
+        first = steps.len() as u32;
+        steps.extend(next.iter().map(|node| Step {
+            end: node.position as u32,
+            before: node.before,
+            kind: node.kind,
+        }));
         layer = next;
     }
     if dropped { Outcome::Undecided } else { Outcome::Impossible }
 }
 
-fn trace(steps: &[Step], mut at: usize, kind: usize, end: usize) -> Vec<(usize, usize)> {
+fn trace(steps: &[Step], mut at: u32, kind: usize, end: usize) -> Vec<(usize, usize)> {
     let mut path = vec![(kind, end)];
     while at > 0 {
-        path.push((steps[at].kind, steps[at].end));
-        at = steps[at].before;
+        let step = steps[at as usize];
+        path.push((usize::from(step.kind), step.end as usize));
+        at = step.before;
     }
     path.reverse();
     path

@@ -15,15 +15,21 @@
 //! ends at the least attainable product, exactly: the computed product is
 //! monotone in each factor, and every comparison is made on it.
 //!
+//! Where a fleet has too many combinations of used workers for a table, a Lagrangian
+//! relaxation bounds what they can cover: a price for each kind of worker, and the
+//! cheapest path through the lengths. It leaves so few combinations that those of
+//! sixteen kinds with several workers each can be looked at.
+//!
 //! [`baseline`] keeps the paper's own algorithms, as oracles and for comparison.
 
 mod allocation;
 pub mod baseline;
-mod coarse;
+mod classes;
 mod combinations;
 mod fleet;
 mod interference;
 mod layers;
+mod prices;
 mod reach;
 mod search;
 #[cfg(test)]

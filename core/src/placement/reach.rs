@@ -134,6 +134,16 @@ impl<'a> Reach<'a> {
         }
     }
 
+    /// Forgets all tabulated kinds but these, which are numbered anew.
+    pub(super) fn keep(&mut self, kinds: &[usize]) {
+        self.ends = kinds.iter().map(|&kind| std::mem::take(&mut self.ends[kind])).collect();
+    }
+
+    /// [`Self::end`] from every position; none where they are computed on demand.
+    pub(super) fn ends(&self, kind: usize) -> &[u32] {
+        self.ends.get(kind).map_or(&[], Vec::as_slice)
+    }
+
     /// Number of lengths.
     pub(super) fn goal(&self) -> usize {
         self.lengths.len()
@@ -150,23 +160,6 @@ impl<'a> Reach<'a> {
             self.next.set(self.next.get().min(cost));
         }
         end
-    }
-
-    /// The first position from which `kind` gets to `to`.
-    pub(super) fn start(&self, kind: usize, to: usize) -> usize {
-        if let Some(ends) = self.ends.get(kind) {
-            return ends.partition_point(|&end| (end as usize) < to);
-        }
-        let (mut low, mut high) = (0, to);
-        while low < high {
-            let middle = usize::midpoint(low, high);
-            if self.end(kind, middle) < to {
-                low = middle + 1;
-            } else {
-                high = middle;
-            }
-        }
-        low
     }
 
     /// A larger bound below this one leads to the same answers as this bound did.

@@ -45,32 +45,49 @@ pub(super) enum First {
     High,
 }
 
-/// The best chain, given that none is below `low` and that `best` is known, and
-/// whether it was proven to be the best.
-pub(super) fn least(
-    mut low: f64,
-    mut best: Chain,
-    first: First,
-    mut probe: impl FnMut(f64) -> Probe,
-) -> (Chain, bool) {
-    let mut at = match first {
-        First::Low => low.to_bits(),
-        First::High => best.makespan.to_bits().saturating_sub(1),
-    };
-    let mut proven = true;
-    while low < best.makespan {
-        let bound = f64::from_bits(at);
-        match probe(bound) {
-            Probe::Met(chain) => best = chain,
-            Probe::Missed(next) => low = next,
-            Probe::Undecided if first == First::High => return (best, false),
-            Probe::Undecided => {
-                proven = false;
-                low = f64::from_bits(at + 1);
-            }
-        }
-        // Bits of positive numbers are ordered as the numbers are.
-        at = u64::midpoint(low.to_bits(), best.makespan.to_bits());
+/// What a search came to.
+#[derive(Debug, Clone)]
+pub(super) struct Found {
+    /// The best that is known.
+    pub(super) best: Chain,
+    /// No plan is below.
+    pub(super) low: f64,
+}
+
+impl Found {
+    /// Whether nothing better exists.
+    pub(super) fn is_proven(&self) -> bool {
+        self.low >= self.best.makespan
     }
-    (best, proven)
+
+    /// Looks for the best chain, until every bound below it has been decided or was not.
+    pub(super) fn search(self, first: First, mut probe: impl FnMut(f64) -> Probe) -> Self {
+        let Self { mut best, mut low } = self;
+        // Where to look next: above what was missed, or not decided.
+        let mut from = low;
+        let mut at = match first {
+            First::Low => low.to_bits(),
+            First::High => best.makespan.to_bits().saturating_sub(1),
+        };
+        while from < best.makespan {
+            let bound = f64::from_bits(at);
+            match probe(bound) {
+                Probe::Met(chain) => best = chain,
+                Probe::Missed(next) => {
+                    low = next.min(best.makespan);
+                    from = next;
+                }
+                Probe::Undecided => from = f64::from_bits(at + 1),
+            }
+            // Bits of positive numbers are ordered as the numbers are.
+            at = u64::midpoint(from.to_bits(), best.makespan.to_bits());
+        }
+        Self { best, low }
+    }
+}
+
+/// The best chain, given that none is below `low`, that `best` is known, and that every
+/// bound can be decided.
+pub(super) fn least(low: f64, best: Chain, probe: impl FnMut(f64) -> Probe) -> Chain {
+    Found { best, low }.search(First::Low, probe).best
 }

@@ -3,9 +3,11 @@
 use proptest::prelude::*;
 
 use super::baseline::{Cooling, anneal, presorted};
-use super::coarse::{Coarse, Needs};
+use super::classes::Classes;
 use super::fleet::Fleet;
+use super::prices::{Market, Prices, Verdict};
 use super::reach::{Reach, Sorted};
+use super::search::{Chain, Found};
 use super::*;
 
 fn curve() -> impl Strategy<Value = Interference> {
@@ -72,6 +74,14 @@ fn brute_force(lengths: &[f64], times: &[f64], interference: &Interference) -> f
     assign(0, &mut vec![Vec::new(); times.len()], (lengths, times, interference))
 }
 
+/// The makespan of the search that does not look at every combination.
+fn by_prices(lengths: &[f64], times: &[f64], interference: &Interference) -> f64 {
+    let sorted = Sorted::new(lengths);
+    let fleet = Fleet::new(times, lengths.len(), interference);
+    let all = Chain::new(vec![(0, sorted.len())], &sorted, &fleet.kinds);
+    workers::by_prices(&fleet, &sorted, Found { best: all, low: 0.0 }).unwrap().makespan
+}
+
 /// The least over every multiset of degrees within the budget.
 fn brute_force_allocation(
     lengths: &[f64],
@@ -114,6 +124,10 @@ proptest! {
         check(got.makespan, &got.groups, &times, &lengths, &interference);
         let want = brute_force(&lengths, &times, &interference);
         prop_assert_eq!(got.makespan.to_bits(), want.to_bits(), "{} is not {}", got.makespan, want);
+        if !lengths.is_empty() {
+            let priced = by_prices(&lengths, &times, &interference);
+            prop_assert_eq!(priced.to_bits(), want.to_bits(), "{} is not {}", priced, want);
+        }
     }
 
     #[test]
@@ -143,6 +157,8 @@ proptest! {
             want = want.min(presorted(&lengths, order, &interference));
         });
         prop_assert_eq!(got.makespan.to_bits(), want.to_bits(), "{} is not {}", got.makespan, want);
+        let priced = by_prices(&lengths, &times, &interference);
+        prop_assert_eq!(priced.to_bits(), want.to_bits(), "{} is not {}", priced, want);
     }
 
     #[test]
@@ -181,7 +197,11 @@ proptest! {
     /// The table, the layers and the relaxation agree on every bound.
     #[test]
     fn ways_to_decide_a_bound_agree(
-        lengths in prop::collection::vec(1.0..1e4, 1..40),
+        lengths in prop_oneof![
+            prop::collection::vec(1.0..1e4, 1..40),
+            prop::collection::vec(Just(7.0), 1..40),
+            prop::collection::vec((1_u32..5).prop_map(f64::from), 1..40),
+        ],
         times in prop::collection::vec(token_time(), 1..7),
         interference in curve(),
         part in 0.0..1.2_f64,
@@ -189,22 +209,36 @@ proptest! {
         let sorted = Sorted::new(&lengths);
         let fleet = Fleet::new(&times, lengths.len(), &interference);
         let best = place(&lengths, &times, &interference).unwrap().makespan;
+        let mut market = Market::new(fleet.counts.len());
         for bound in [best * part, f64::from_bits(best.to_bits() - 1), best] {
             let possible = bound >= best;
-            for reach in [
-                Reach::tabulated(&sorted, &fleet.kinds, bound),
-                Reach::on_demand(&sorted, &fleet.kinds, bound),
-            ] {
-                let nothing = Needs::nothing(fleet.kinds.len());
-                prop_assert_eq!(combinations::cover(&fleet, &reach, &nothing).is_some(), possible);
-                for limit in [1, 6, 1 << 12] {
-                    let needs = Coarse::new(&fleet, limit).needs(&reach);
-                    prop_assert!(needs.from(needs.full()) == 0 || !possible);
-                    prop_assert_eq!(combinations::cover(&fleet, &reach, &needs).is_some(), possible);
-                    let found = layers::cover(&fleet, &reach, &needs, 1 << 12);
-                    prop_assert_eq!(matches!(found, layers::Outcome::Covered(_)), possible);
-                    prop_assert!(!matches!(found, layers::Outcome::Undecided));
+            let reach = Reach::tabulated(&sorted, &fleet.kinds, bound);
+            let on_demand = Reach::on_demand(&sorted, &fleet.kinds, bound);
+            let none = Prices::none();
+            prop_assert_eq!(combinations::cover(&fleet.counts, &on_demand, &none).is_some(), possible);
+            prop_assert_eq!(combinations::cover(&fleet.counts, &reach, &none).is_some(), possible);
+            let mut merged = Reach::tabulated(&sorted, &fleet.kinds, bound);
+            let classes = Classes::merge(&fleet.counts, &mut merged);
+            let prices = match market.judge(&merged, &classes) {
+                Verdict::Impossible => {
+                    prop_assert!(!possible);
+                    continue;
                 }
+                Verdict::Covered(steps) => {
+                    prop_assert!(possible);
+                    let makespan = Chain::new(classes.steps(steps), &sorted, &fleet.kinds).makespan;
+                    prop_assert!(makespan <= bound);
+                    continue;
+                }
+                Verdict::Open(prices) => prices,
+            };
+            prop_assert_eq!(combinations::cover(classes.counts(), &merged, &prices).is_some(), possible);
+            let found = layers::cover(classes.counts(), &merged, &prices, 1 << 12, &mut 0);
+            prop_assert_eq!(matches!(found, layers::Outcome::Covered(_)), possible);
+            prop_assert!(!matches!(found, layers::Outcome::Undecided));
+            if let layers::Outcome::Covered(steps) = layers::cover(&fleet.counts, &reach, &none, 2, &mut 0) {
+                prop_assert!(possible);
+                prop_assert!(Chain::new(steps, &sorted, &fleet.kinds).makespan <= bound);
             }
         }
     }
@@ -243,19 +277,35 @@ fn a_slow_worker_for_the_longest_can_be_best() {
 
 #[test]
 fn sixteen_kinds_match_the_best_of_the_table_alone() {
-    // More combinations than are looked at for every bound: the relaxation, the
-    // layers and one last table together must find what the table alone finds.
-    let lengths = long_tail(900);
-    let interference = affine(900);
+    // More combinations than are looked at for every bound.
+    let lengths = long_tail(300);
+    let interference = affine(300);
     let mut times: Vec<f64> = (0..16).map(|i| 0.006 + 0.001 * f64::from(i)).collect();
-    times.extend([times[0], times[3], times[7]]);
+    times.extend([times[0], times[3], times[7], times[9]]);
     let got = place(&lengths, &times, &interference).unwrap();
     check(got.makespan, &got.groups, &times, &lengths, &interference);
     let sorted = Sorted::new(&lengths);
     let fleet = Fleet::new(&times, lengths.len(), &interference);
-    assert!(fleet.combinations().unwrap() > 1 << 17);
+    assert!(fleet.combinations().unwrap() > 1 << 18);
     let reach = Reach::tabulated(&sorted, &fleet.kinds, f64::from_bits(got.makespan.to_bits() - 1));
-    assert!(combinations::cover(&fleet, &reach, &Needs::nothing(16)).is_none());
+    assert!(combinations::cover(&fleet.counts, &reach, &Prices::none()).is_none());
+}
+
+#[test]
+fn sixteen_kinds_of_many_workers_have_a_proven_optimum() {
+    // The work of all decides, and the combinations are beyond every table.
+    let lengths: Vec<f64> = (0..200_u32).map(|i| f64::from(i * 7919 % 1009 + 1)).collect();
+    let interference = affine(200);
+    let times: Vec<f64> = (0..64).map(|i| 0.006 + 0.0011 * f64::from(i % 16)).collect();
+    let got = place(&lengths, &times, &interference).unwrap();
+    check(got.makespan, &got.groups, &times, &lengths, &interference);
+    // Equal lengths: the groups that fit sum up, whatever the order.
+    let times = &times[..48];
+    let got = place(&[100.0; 999], times, &interference).unwrap();
+    check(got.makespan, &got.groups, times, &[100.0; 999], &interference);
+    let bound = f64::from_bits(got.makespan.to_bits() - 1);
+    let most = |time: &f64| (1..=999).rev().find(|&s| interference.at(s) * time * 100.0 <= bound);
+    assert!(times.iter().filter_map(most).sum::<usize>() < 999);
 }
 
 #[test]

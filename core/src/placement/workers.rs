@@ -1,26 +1,21 @@
 //! Placement on given workers.
 
-use super::coarse::{Coarse, Needs};
+use super::classes::Classes;
 use super::fleet::Fleet;
 use super::interference::Interference;
+use super::prices::{Market, Prices, Verdict};
 use super::reach::{Reach, Sorted};
-use super::search::{Chain, First, Probe, least};
-use super::{MAX_KINDS, PlanError, combinations, layers};
+use super::search::{Chain, First, Found, Probe, least};
+use super::{MAX_KINDS, PlanError, combinations, fleet, layers};
 
 /// Up to here every combination is looked at for every bound.
 const FEW: usize = 1 << 18;
 /// Up to here every combination is looked at where nothing else decides (256 MiB).
 const MANY: usize = 1 << 26;
-/// Combinations of the relaxation, for every bound.
-const COARSE: usize = 1 << 12;
-/// Combinations of the relaxation where it has to save looking at many more.
-const FINE: usize = 1 << 18;
-/// Combinations in a layer while a good plan is sought.
-const NARROW: usize = 128;
-/// Combinations in a layer before every combination is looked at.
-const MEDIUM: usize = 1 << 10;
-/// Combinations in a layer where nothing else decides.
-const WIDE: usize = 1 << 15;
+/// Combinations in a layer, from a plan that is good to one that is proven.
+const WIDTHS: [usize; 4] = [1 << 7, 1 << 11, 1 << 14, 1 << 17];
+/// Groups that are tried before no more is undertaken: tens of seconds.
+const MOST_WORK: u64 = 1 << 27;
 
 /// Which worker takes which trajectories.
 #[derive(Debug, Clone, PartialEq)]
@@ -78,51 +73,63 @@ fn best(fleet: &Fleet, sorted: &Sorted) -> Result<Chain, PlanError> {
     }
     let size = fleet.combinations().unwrap_or(usize::MAX);
     if size <= FEW {
-        return Ok(least(low, all, First::Low, |bound| exact(fleet, sorted, size, bound)).0);
-    }
-    let coarse = Coarse::new(fleet, COARSE);
-    let (relaxed, _) = least(low, all.clone(), First::Low, |bound| {
-        let reach = Reach::tabulated(sorted, &fleet.kinds, bound);
-        let needs = coarse.needs(&reach);
-        if needs.from(needs.full()) == 0 {
-            Probe::Met(Chain { steps: Vec::new(), makespan: bound })
-        } else {
-            Probe::Missed(reach.next())
-        }
-    });
-    let low = relaxed.makespan;
-    let wide = |relaxation: &Coarse, width: usize, bound: f64| {
-        let reach = Reach::tabulated(sorted, &fleet.kinds, bound);
-        match layers::cover(fleet, &reach, &relaxation.needs(&reach), width) {
-            layers::Outcome::Covered(steps) => Probe::Met(Chain::new(steps, sorted, &fleet.kinds)),
-            layers::Outcome::Impossible => Probe::Missed(reach.next()),
-            layers::Outcome::Undecided => Probe::Undecided,
-        }
-    };
-    let (good, _) = least(low, all, First::Low, |bound| wide(&coarse, NARROW, bound));
-    let fine = Coarse::new(fleet, FINE);
-    let (best, proven) = least(low, good, First::High, |bound| {
-        let width = if size > MANY { WIDE } else { MEDIUM };
-        match wide(&fine, width, bound) {
-            Probe::Undecided if size <= MANY => {
-                let reach = Reach::tabulated(sorted, &fleet.kinds, bound);
-                decide(fleet, sorted, &reach, &fine.needs(&reach))
+        return Ok(least(low, all, |bound| {
+            let reach = Reach::for_questions(size, sorted, &fleet.kinds, bound);
+            match combinations::cover(&fleet.counts, &reach, &Prices::none()) {
+                Some(steps) => met(steps, fleet, sorted),
+                None => Probe::Missed(reach.next()),
             }
-            decided => decided,
-        }
-    });
-    if proven { Ok(best) } else { Err(PlanError::TooLarge) }
-}
-
-/// Looks at every combination, of which there are `size`.
-fn exact(fleet: &Fleet, sorted: &Sorted, size: usize, bound: f64) -> Probe {
-    let reach = Reach::for_questions(size, sorted, &fleet.kinds, bound);
-    decide(fleet, sorted, &reach, &Needs::nothing(fleet.kinds.len()))
-}
-
-fn decide(fleet: &Fleet, sorted: &Sorted, reach: &Reach<'_>, needs: &Needs) -> Probe {
-    match combinations::cover(fleet, reach, needs) {
-        Some(steps) => Probe::Met(Chain::new(steps, sorted, &fleet.kinds)),
-        None => Probe::Missed(reach.next()),
+        }));
     }
+    by_prices(fleet, sorted, Found { best: all, low })
+}
+
+/// A good plan first, then wider layers until nothing better can exist.
+pub(super) fn by_prices(
+    fleet: &Fleet,
+    sorted: &Sorted,
+    mut found: Found,
+) -> Result<Chain, PlanError> {
+    let mut market = Market::new(fleet.counts.len());
+    let mut work = 0;
+    for (i, width) in WIDTHS.into_iter().enumerate() {
+        let first = if i == 0 { First::Low } else { First::High };
+        found = found.search(first, |bound| {
+            let mut reach = Reach::tabulated(sorted, &fleet.kinds, bound);
+            let classes = Classes::merge(&fleet.counts, &mut reach);
+            let counts = classes.counts();
+            let steps = match market.judge(&reach, &classes) {
+                Verdict::Impossible => None,
+                Verdict::Covered(steps) => Some(steps),
+                Verdict::Open(_) if work > MOST_WORK => return Probe::Undecided,
+                Verdict::Open(prices) => {
+                    match layers::cover(counts, &reach, &prices, width, &mut work) {
+                        layers::Outcome::Covered(steps) => Some(steps),
+                        layers::Outcome::Impossible => None,
+                        layers::Outcome::Undecided if i + 1 < WIDTHS.len() || many(counts) => {
+                            return Probe::Undecided;
+                        }
+                        layers::Outcome::Undecided => combinations::cover(counts, &reach, &prices),
+                    }
+                }
+            };
+            match steps {
+                Some(steps) => met(classes.steps(steps), fleet, sorted),
+                None => Probe::Missed(reach.next()),
+            }
+        });
+        if found.is_proven() {
+            return Ok(found.best);
+        }
+    }
+    Err(PlanError::TooLarge)
+}
+
+/// Too many combinations to look at each.
+fn many(counts: &[usize]) -> bool {
+    fleet::combinations(counts).is_none_or(|size| size > MANY)
+}
+
+fn met(steps: Vec<(usize, usize)>, fleet: &Fleet, sorted: &Sorted) -> Probe {
+    Probe::Met(Chain::new(steps, sorted, &fleet.kinds))
 }

@@ -4,10 +4,22 @@
 use std::process::ExitCode;
 
 use clap::Parser as _;
+use clap::error::ErrorKind;
 use rollwright_cli::{Cli, run};
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        // Help was asked for, or is what a lone command needs.
+        Err(error) if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            error.exit()
+        }
+        Err(error) if !error.use_stderr() => error.exit(),
+        Err(error) => {
+            eprintln!("{}", usage(&error));
+            return ExitCode::from(2);
+        }
+    };
     match run(&cli, &mut std::io::stdin().lock(), &mut std::io::stdout().lock()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
@@ -15,4 +27,12 @@ fn main() -> ExitCode {
             failure.exit_code()
         }
     }
+}
+
+/// A wrong command line, in one line.
+fn usage(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let what = text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ");
+    let words: Vec<&str> = what.split_whitespace().collect();
+    format!("error: command line:$: {}: see --help", words.join(" "))
 }

@@ -51,3 +51,21 @@ fn a_refusal_is_status_2_and_one_line() {
         }
     }
 }
+
+#[test]
+fn a_wrong_command_line_is_status_2_and_one_line() {
+    for args in [
+        vec!["bogus"],
+        vec!["plan", "nothing"],
+        vec!["plan", "arrange"],
+        vec!["simulate", "actions"],
+        vec!["paper", "--seed", "x"],
+        vec!["paper", "a", "b\nc"],
+    ] {
+        let (status, out, error) = run(&args, b"");
+        assert_eq!((status, out.as_str()), (Some(2), ""), "{args:?}: {error}");
+        assert!(error.starts_with("error: command line:$: "), "{error}");
+        assert!(error.ends_with(": see --help\n"), "{error}");
+        assert_eq!(error.matches('\n').count(), 1, "{error}");
+    }
+}

@@ -262,6 +262,33 @@ fn bad_workloads_are_refused_with_their_line() {
 }
 
 #[test]
+fn pods_need_a_replica_of_every_service() {
+    // The second takes both GPUs; nothing of the workload asks for the first.
+    let cluster = br#"{"pools":[{"name":"rm","kind":"gpu","nodes":1,"gpus":2}],
+        "services":[{"name":"a","pool":"rm","degrees":[2],"restore_s":1},
+                    {"name":"b","pool":"rm","degrees":[1],"restore_s":1}]}"#;
+    let workload = br#"{"trajectory":"t","phases":[{"generate_s":1}]}"#;
+    for policy in ["static:1", "kubernetes:1:1"] {
+        let refusal = simulate(cluster, workload, policy, &["--json"]).unwrap_err();
+        assert!(refusal.starts_with("cluster.json:$.services[1]: no replica fits"), "{refusal}");
+    }
+    assert!(simulate(cluster, workload, "fixed:1", &["--json"]).is_ok());
+}
+
+#[test]
+fn nodes_that_nobody_needs_cost_nothing() {
+    let cluster = CLUSTER.replace("\"nodes\":5", "\"nodes\":100000");
+    let small = CLUSTER.replace("\"nodes\":5", "\"nodes\":2000");
+    for policy in ["elastic", "elastic-trajectory", "tangram", "fixed:4", "static:4"] {
+        let act = |cluster: &str| {
+            let text = simulate(cluster.as_bytes(), TRAJECTORY.as_bytes(), policy, &["--json"]);
+            serde_json::from_str::<Value>(&text.unwrap()).unwrap()["act_s"].clone()
+        };
+        assert_eq!(act(&cluster), act(&small), "{policy}");
+    }
+}
+
+#[test]
 fn one_standard_input_is_not_two_files() {
     let args = [
         "kubectl-rollwright",

@@ -50,6 +50,7 @@ impl GpuPool {
     pub(super) fn submitted(&mut self, crowd: Crowd) {
         self.changed = true;
         self.waiting += 1;
+        self.gpus.expect();
         self.count(crowd);
     }
 

@@ -62,6 +62,17 @@ fn a_refused_call_backs_off() {
 }
 
 #[test]
+fn a_call_that_is_refused_for_years_tries_as_seldom_as_it_may() {
+    let workload = [arrives(0.0, vec![act(&[1.0], 1e8)]), arrives(0.0, vec![act(&[1.0], 1.0)])];
+    // At 63 + 60 k, one by one or not.
+    let start = 100_000_023.0;
+    let concurrency = times(&quota(Some(1), None), &workload, "static:1");
+    assert_eq!(concurrency[1], [0.0, start, start + 1.0]);
+    let window = times(&quota(None, Some((1, 1e8))), &workload, "static:1");
+    assert!(window.contains(&[0.0, start, start + 1.0]), "{window:?}");
+}
+
+#[test]
 fn running_actions_share_the_cores_of_a_node() {
     let cluster = cpu(1, 4, 1.0);
     let action = |at: f64| arrives(at, vec![act(&[1.0, 8.0], 8.0)]);

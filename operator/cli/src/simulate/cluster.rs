@@ -11,6 +11,8 @@ use crate::input::{Fault, Object, Value};
 
 /// Most nodes of a pool.
 const MOST_NODES: u64 = 1_000_000;
+/// Most nodes of a pool with GPUs, which replicas are dealt to one by one.
+const MOST_GPU_NODES: u64 = 100_000;
 /// Most of what a node or quota has.
 const MOST: u64 = 1_000_000_000;
 /// Longest time of an input, in seconds: 30 years.
@@ -93,7 +95,7 @@ fn pool(value: &Value) -> Result<Pool, Fault> {
         "period_s",
     ];
     let kind = value.object(&any)?.required("kind", Value::text)?;
-    let nodes = |pool: &Object<'_>| pool.required("nodes", |nodes| count(nodes, MOST_NODES));
+    let nodes = |pool: &Object<'_>, most| pool.required("nodes", |nodes| count(nodes, most));
     let (pool, kind) = match kind {
         "cpu" => {
             let pool = value.object(&["name", "kind", "nodes", "cores", "numa", "memory_gib"])?;
@@ -103,12 +105,12 @@ fn pool(value: &Value) -> Result<Pool, Fault> {
                 gib.positive()?;
                 memory(gib)
             })?;
-            (pool, PoolKind::Cpu { nodes: nodes(&pool)?, cores, memory })
+            (pool, PoolKind::Cpu { nodes: nodes(&pool, MOST_NODES)?, cores, memory })
         }
         "gpu" => {
             let pool = value.object(&["name", "kind", "nodes", "gpus"])?;
             let gpus = pool.required("gpus", |gpus| count(gpus, MOST_GPUS))?;
-            (pool, PoolKind::Gpu { nodes: nodes(&pool)?, gpus })
+            (pool, PoolKind::Gpu { nodes: nodes(&pool, MOST_GPU_NODES)?, gpus })
         }
         "quota" => {
             let pool = value.object(&["name", "kind", "concurrency", "per_period", "period_s"])?;

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use rollwright_sim::cluster::Cluster;
 use rollwright_sim::workload::Trajectory;
-use rollwright_sim::{Distribution, Policy, Report, simulate};
+use rollwright_sim::{Distribution, Policy, Report, simulate, without_replica};
 
 use crate::command::Actions;
 use crate::failure::Failure;
@@ -27,6 +27,13 @@ pub(crate) fn actions(args: &Actions, stdin: &mut impl Read) -> Result<String, F
         return Err(fault.in_file(Path::new("--workload")).into());
     }
     let cluster = read_cluster(&args.cluster, stdin)?;
+    if policy.reserves()
+        && let Some(service) = without_replica(&cluster)
+    {
+        let what = "no replica fits beside those of the other services: give its pool more GPUs";
+        let fault = Fault::new(what).at(service).in_field("services");
+        return Err(fault.in_file(&args.cluster).into());
+    }
     let (workload, lines) = read_workload(&args.workload, &cluster, stdin)?;
     let start = Instant::now();
     let (report, records) = simulate(&cluster, &workload, policy, &mut || start.elapsed())
