@@ -1,10 +1,10 @@
 //! The command line of `rollwright-agent`.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use clap::{Parser, ValueEnum};
+use clap::{Args, Parser, ValueEnum};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -103,17 +103,8 @@ pub struct Cli {
     /// Memory that engines on GPUs may keep, in MiB: weights of those that sleep
     #[arg(long, default_value_t = 65_536, value_name = "MIB")]
     engine_memory_mib: u64,
-    /// Memory of each GPU for engines with evict: HostPinned, in MiB, held as long as the
-    /// agent lives; 0: none
-    #[arg(long, default_value_t = 0, value_name = "MIB")]
-    gpu_arena_mib: u64,
-    /// Offer a FAKE of GPUs, for tests: COUNT:BYTES, such as 8:80Gi. Engines are then
-    /// started without a GPU, and must need none
-    #[arg(long, value_name = "COUNT:BYTES")]
-    fake_gpus: Option<FakeGpus>,
-    /// Bandwidth between host and each FAKE GPU, in bytes a second
-    #[arg(long, default_value_t = 25_000_000_000, value_name = "BYTES", requires = "fake_gpus")]
-    fake_bandwidth: u64,
+    #[command(flatten)]
+    gpus: GpuArgs,
     /// Sandboxes that are made ready at the same time
     #[arg(long, default_value_t = 4)]
     resets_at_once: usize,
@@ -129,6 +120,37 @@ pub struct Cli {
     /// Form of the log
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     log_format: LogFormat,
+}
+
+/// Which GPUs the agent offers: of `rollwright-agent` and of `rollwright standalone`.
+#[expect(clippy::doc_markdown)]
+#[derive(Debug, Args)]
+pub struct GpuArgs {
+    /// Memory of each GPU for engines with evict: HostPinned, in MiB, held as long as the
+    /// agent lives; 0: none
+    #[arg(long, default_value_t = 0, value_name = "MIB")]
+    gpu_arena_mib: u64,
+    /// Offer a FAKE of GPUs, for tests: COUNT:BYTES, such as 8:80Gi. Engines are then
+    /// started without a GPU, and must need none
+    #[arg(long, value_name = "COUNT:BYTES")]
+    fake_gpus: Option<FakeGpus>,
+    /// Bandwidth between host and each FAKE GPU, in bytes a second
+    #[arg(long, default_value_t = 25_000_000_000, value_name = "BYTES", requires = "fake_gpus")]
+    fake_bandwidth: u64,
+}
+
+impl GpuArgs {
+    /// The GPUs of an agent with its state in `state_dir`, whose engines may keep `host` bytes
+    /// of the node's memory.
+    pub fn gpus(&self, host: u64, state_dir: &Path) -> Gpus {
+        let Some(FakeGpus { gpus, memory }) = self.fake_gpus else {
+            let arena = self.gpu_arena_mib.saturating_mul(1 << 20);
+            return Gpus::Driver { arena, most: u32::MAX };
+        };
+        let bandwidth = self.fake_bandwidth;
+        let orders = Some(state_dir.join("fake-gpus"));
+        Gpus::Fake(FakeConfig { gpus, memory, host, bandwidth, load: bandwidth, orders })
+    }
 }
 
 /// `COUNT:BYTES`.
@@ -215,16 +237,8 @@ impl Cli {
             memory_bytes: self.reserved_memory_mib.saturating_mul(1 << 20),
         };
         let host = self.engine_memory_mib.saturating_mul(1 << 20);
-        let fake = self.fake_gpus.map(|FakeGpus { gpus, memory }| {
-            let bandwidth = self.fake_bandwidth;
-            let orders = Some(self.state_dir.join("fake-gpus"));
-            Gpus::Fake(FakeConfig { gpus, memory, host, bandwidth, load: bandwidth, orders })
-        });
         let config = AgentConfig {
-            gpus: fake.unwrap_or(Gpus::Driver {
-                arena: self.gpu_arena_mib.saturating_mul(1 << 20),
-                most: u32::MAX,
-            }),
+            gpus: self.gpus.gpus(host, &self.state_dir),
             engine_memory: host,
             gpu_pool: self.gpu_pool,
             pool: self.pool,

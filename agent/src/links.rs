@@ -102,9 +102,14 @@ impl Links {
         tracing::info!(queue = assigned.queue, pool = assigned.pool, "works for this queue");
         let metrics = Arc::clone(&self.metrics);
         let linked = link::run(endpoint, node.clone(), metrics, self.shutdown.clone());
+        let withdrawn = async {
+            self.watch.until_not(assigned).await;
+            // What is another's from now on goes with its engines.
+            node.leave(true).await;
+        };
         let ended = tokio::select! {
             () = linked => true,
-            () = self.watch.until_not(assigned) => false,
+            () = withdrawn => false,
         };
         self.metrics.link_up.set(0);
         node.stop().await;

@@ -184,6 +184,11 @@ impl Rewards {
         Ok(())
     }
 
+    /// SIGTERM to the agent; returns when it has ended. Its engines end with it.
+    pub async fn end_agent(&mut self) -> anyhow::Result<()> {
+        stack::terminate(self.agent.take().context("the agent is not running")?).await
+    }
+
     /// Ends all, engines too.
     pub async fn stop(mut self) -> anyhow::Result<()> {
         for child in [self.agent.take(), self.queue.take()].into_iter().flatten() {
@@ -223,7 +228,7 @@ impl Drop for Rewards {
 }
 
 /// Processes whose environment has the mark of `dir`.
-fn engines_below(dir: &Path) -> Vec<i32> {
+pub fn engines_below(dir: &Path) -> Vec<i32> {
     let mark = format!("{MARK}={}", dir.display());
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
@@ -236,7 +241,8 @@ fn engines_below(dir: &Path) -> Vec<i32> {
 }
 
 impl Calls {
-    async fn connect(socket: &Path) -> anyhow::Result<Self> {
+    /// Of the queue behind a socket.
+    pub async fn connect(socket: &Path) -> anyhow::Result<Self> {
         let client = ActionServiceClient::new(client::channel(socket).await?);
         Ok(Self(client.max_decoding_message_size(16 << 20)))
     }
@@ -300,6 +306,17 @@ pub fn completion(id: &str, service: &str, tokens: u32) -> CallRequest {
 }
 
 fn manifest(services: &[Service], dir: &Path) -> anyhow::Result<String> {
+    let queue = "apiVersion: rollwright.dev/v1alpha1
+kind: ActionQueue
+metadata: {name: rewards}
+spec:
+  pools: [judges]
+";
+    Ok(format!("{queue}---\n{}", documents("rewards", services, dir)?))
+}
+
+/// The pool `judges` and the services of a queue, whose engines are known by `dir`.
+pub fn documents(queue: &str, services: &[Service], dir: &Path) -> anyhow::Result<String> {
     let mut text = String::from(
         "apiVersion: rollwright.dev/v1alpha1
 kind: ResourcePool
@@ -310,12 +327,6 @@ spec:
     profile: {tflops: 1, hbm: 80Gi, hbmTbps: 1}
     gpusPerNode: 8
     hosts: [Reward]
----
-apiVersion: rollwright.dev/v1alpha1
-kind: ActionQueue
-metadata: {name: rewards}
-spec:
-  pools: [judges]
 ",
     );
     let program = stack::binaries()?.join("engine-sim");
@@ -330,7 +341,7 @@ kind: RewardService
 metadata: {{name: {name}}}
 spec:
   gpu:
-    queue: rewards
+    queue: {queue}
     pool: judges
     model: {{path: {name}}}
     engine:

@@ -183,6 +183,16 @@ async fn a_call_that_runs_outlives_its_queue_and_not_its_agent() -> anyhow::Resu
     let again = calls.complete("slow-2", "judge", 200).await.expect_err("the same end");
     ensure!(rollwright_queue::fault::of_status(&again).as_ref() == Some(&fault));
     ensure!(calls.complete("anew", "judge", 1).await?.status == 200);
+
+    // It is told to end while it runs: what it calls is answered first.
+    let answered = slow(&calls, "slow-3");
+    wait::until("it runs", LIMIT, async || Ok(calls.service("judge").await?.running == 1)).await?;
+    rewards.end_agent().await?;
+    ensure!(answered.await??.status == 200);
+    ensure!(calls.engines().await?.is_empty(), "they end with it");
+    rewards.start_agent()?;
+    rewards.linked().await?;
+    ensure!(calls.complete("last", "judge", 1).await?.status == 200);
     rewards.stop().await
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use rollwright_e2e::client::{Client, shell};
+use rollwright_e2e::rewards::{Calls, Service, documents, engines_below};
 use rollwright_e2e::{docker, stack, wait};
 use tokio::process::{Child, Command};
 
@@ -81,5 +82,42 @@ async fn a_wrong_manifest_is_refused_with_its_path_and_a_remedy() -> anyhow::Res
     ensure!(!output.status.success());
     ensure!(error.contains("spec.templates[0].memori"), "{error}");
     ensure!(error.contains("memory"), "{error}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_machine_serves_reward_models_beside_sandboxes() -> anyhow::Result<()> {
+    let dir = tempfile::Builder::new().prefix("rws-").tempdir_in("/tmp")?;
+    let manifests = dir.path().join("manifests");
+    std::fs::create_dir(&manifests)?;
+    let text = std::fs::read_to_string(samples().join("queue.yaml"))?;
+    let with_gpus = text.replace("pools: [local, apis]", "pools: [local, apis, judges]");
+    std::fs::write(manifests.join("queue.yaml"), with_gpus)?;
+    std::fs::copy(samples().join("pools.yaml"), manifests.join("pools.yaml"))?;
+    let judge = Service { name: "judge".to_owned(), degrees: vec![1], device: 50, step_ms: 1 };
+    std::fs::write(manifests.join("rewards.yaml"), documents("local", &[judge], dir.path())?)?;
+    let policy = dir.path().join("policy.yaml");
+    std::fs::write(&policy, "engines: {programs: [\"*\"]}\n")?;
+
+    let mut child = standalone(dir.path(), &manifests)?
+        .args(["--fake-gpus", "2:80Gi", "--engine-memory-mib", "4096", "--policy"])
+        .arg(&policy)
+        .spawn()?;
+    let socket = dir.path().join("queue.sock");
+    let mut client = until_ready(&mut child, &socket).await?;
+    let calls = Calls::connect(&socket).await?;
+    let answer = calls.complete("a", "judge", 3).await?;
+    ensure!(answer.status == 200 && answer.node == node(), "{answer:?}");
+    let pool = calls.pool().await?;
+    ensure!(pool.fake && pool.gpus == 2, "{pool:?}");
+    client.open("t", "busybox").await?;
+    let run = client.run(shell("b", "t", "echo beside")).await?;
+    ensure!(run.text() == "beside\n", "{run:?}");
+
+    let pid = child.id().context("it has ended")?;
+    Command::new("kill").args(["-INT", &pid.to_string()]).status().await?;
+    let status = tokio::time::timeout(LIMIT, child.wait()).await.context("it does not stop")??;
+    ensure!(status.success(), "it stopped with {status}");
+    ensure!(engines_below(dir.path()).is_empty(), "an engine is left");
     Ok(())
 }

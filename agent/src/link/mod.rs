@@ -62,7 +62,7 @@ pub async fn run(
     let mut backoff = Backoff::default();
     loop {
         let end = tokio::select! {
-            () = shutdown.cancelled() => return,
+            () = left(&node, &shutdown) => return,
             end = stream(&endpoint, &node, &metrics, &mut backoff) => end,
         };
         metrics.link_up.set(0);
@@ -77,6 +77,12 @@ pub async fn run(
             () = tokio::time::sleep(pause) => {}
         }
     }
+}
+
+/// The shutdown, and then the end of what would end with the agent: the stream goes on for it.
+async fn left(node: &NodeHandle, shutdown: &CancellationToken) {
+    shutdown.cancelled().await;
+    node.leave(false).await;
 }
 
 /// One stream from its connection to its end.

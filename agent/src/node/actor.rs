@@ -13,7 +13,7 @@ use rollwright_proto::v1::{
     ActionEnded, ActionOutput, AgentMessage, GpuNode, Hello, LiveAction, LiveSandbox, NumaNode,
     QueueMessage, SandboxFailed, SandboxSpec,
 };
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::Input;
@@ -106,8 +106,10 @@ pub(super) struct Actor {
     pub(super) idle: BTreeSet<(Instant, String)>,
     pub(super) transfers: HashMap<u64, inbox::Sender>,
     link: Option<mpsc::Sender<AgentMessage>>,
+    /// Who waits until nothing of the queue's is left here; dropped, it is answered.
+    pub(super) leaving: Option<oneshot::Sender<()>>,
     /// Engines on GPUs; `None` where there is no GPU.
-    desk: Option<Desk>,
+    pub(super) desk: Option<Desk>,
     /// tasks of the node --events--> the node
     pub(super) events_tx: mpsc::Sender<Event>,
     events_rx: mpsc::Receiver<Event>,
@@ -149,6 +151,7 @@ impl Actor {
             idle: BTreeSet::new(),
             transfers: HashMap::new(),
             link: None,
+            leaving: None,
             desk,
             events_tx,
             events_rx,
@@ -180,6 +183,7 @@ impl Actor {
                     Some(Input::Queue(message)) => self.queue(*message).await,
                     Some(Input::LinkUp(outbox_tx)) => self.link_up(outbox_tx).await,
                     Some(Input::LinkDown) => self.link_down().await,
+                    Some(Input::Leave { clear, done_tx }) => self.leave(clear, done_tx).await,
                     Some(Input::Stop { clear, done_tx }) => stopped = Some(Some((clear, done_tx))),
                     None => stopped = Some(None),
                 },
@@ -251,6 +255,7 @@ impl Actor {
                     desk.handle(message).await;
                 }
             }
+            Some(FromQueue::Released(_)) => self.leaving = None,
             // The link has seen to it; anything else is a newer queue's.
             Some(FromQueue::Welcome(_)) | None => {}
         }
@@ -309,7 +314,7 @@ impl Actor {
     }
 
     async fn link_down(&mut self) {
-        self.link = None;
+        (self.link, self.leaving) = (None, None);
         if let Some(desk) = &self.desk {
             desk.detach().await;
         }

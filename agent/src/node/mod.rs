@@ -8,6 +8,7 @@ mod disk;
 mod files;
 mod handover;
 mod inbox;
+mod leave;
 mod sandboxes;
 mod upkeep;
 
@@ -41,6 +42,9 @@ const INBOX: usize = 1024;
 const REMOVALS_AT_ONCE: usize = 8;
 /// How long an agent that is ending may hold its state directory.
 const LOCK_PATIENCE: Duration = Duration::from_secs(10);
+/// How long calls of reward services may take to end before the agent does: less than the
+/// time between a pod's SIGTERM and its SIGKILL.
+const LEAVE: Duration = Duration::from_secs(20);
 /// Reports of runners that wait for the node.
 const REPORTS: usize = 4096;
 
@@ -73,6 +77,13 @@ enum Input {
     LinkUp(mpsc::Sender<AgentMessage>),
     /// It is gone.
     LinkDown,
+    /// Tell the queue that the node is about to end; answered when nothing is left here that
+    /// ends with it.
+    Leave {
+        /// Engines end as well, whatever the settings say.
+        clear: bool,
+        done_tx: oneshot::Sender<()>,
+    },
     /// End, and say when it is done.
     Stop {
         /// Sandboxes end as well, whatever the settings say.
@@ -105,6 +116,17 @@ impl NodeHandle {
     pub async fn link_down(&self) {
         // A stopped node knows.
         let _ = self.inbox_tx.send(Input::LinkDown).await;
+    }
+
+    /// Waits for a while until no call of a reward service runs here, and tells the queue to
+    /// start none; with `clear` engines end too. Stream and node go on.
+    pub async fn leave(&self, clear: bool) {
+        let (done_tx, done_rx) = oneshot::channel();
+        if self.inbox_tx.send(Input::Leave { clear, done_tx }).await.is_ok()
+            && tokio::time::timeout(LEAVE, done_rx).await.is_err()
+        {
+            tracing::warn!("calls of reward services still run: they end with a fault");
+        }
     }
 
     /// Ends the node: resets are cancelled, and with `remove_on_exit` all sandboxes go.

@@ -23,6 +23,10 @@ use crate::quantity::ByteSize;
     "engine.secretEnv does not reach reward services yet: use a model that needs no secret, for example one in the engine's image"
     ),
     validation = (
+    "self.engine.type == 'OpenAI' || (has(self.ask) && self.ask != 'Reward')",
+    "vLLM and SGLang have no /reward for ask: Reward: write ask: Pooling for a reward model, or ask: LogProbs for a teacher"
+    ),
+    validation = (
     "self.footprints.all(f, f.degree in self.degrees) && self.degrees.all(d, self.footprints.exists_one(f, f.degree == d))",
     "footprints has exactly one entry for each of degrees"
     )
@@ -79,7 +83,8 @@ pub struct GpuReward {
 /// What a job asks of a model for a trajectory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Ask {
-    /// `POST /reward` with the trajectory as JSON, answered by `{"reward": NUMBER}`.
+    /// `POST /reward` with the trajectory as JSON, answered by `{"reward": NUMBER}`: for a
+    /// program of yours (`engine.type: OpenAI`), since vLLM and SGLang have no such path.
     #[default]
     Reward,
     /// The last number that a reward model gives for its tokens: vLLM's `/pooling`, SGLang's

@@ -2,7 +2,7 @@
 
 use super::{Check, Violation};
 use crate::engine::{Engine, EngineType, Model};
-use crate::reward::{GpuReward, Probe, RewardServiceSpec, SandboxReward, ServerlessReward};
+use crate::reward::{Ask, GpuReward, Probe, RewardServiceSpec, SandboxReward, ServerlessReward};
 
 impl RewardServiceSpec {
     /// What is wrong beyond the types.
@@ -38,6 +38,10 @@ impl GpuReward {
         check.require(
             self.engine.secret_env.is_empty(),
             "engine.secretEnv does not reach reward services yet: use a model that needs no secret, for example one in the engine's image",
+        );
+        check.require(
+            self.engine.kind == EngineType::OpenAI || self.ask != Ask::Reward,
+            "vLLM and SGLang have no /reward for ask: Reward: write ask: Pooling for a reward model, or ask: LogProbs for a teacher",
         );
         check.degrees(&self.degrees);
         check.within("batch", self.batch, 1..=1024);

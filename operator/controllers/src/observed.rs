@@ -69,6 +69,8 @@ pub struct NodeSnapshot {
     pub node: String,
     /// Whether its agent's link is up.
     pub connected: bool,
+    /// Whether it offers cores.
+    pub has_cores: bool,
     /// Cores granted, exclusively or to shares.
     pub cores: u32,
     /// Memory reserved for open trajectories, in bytes.
@@ -84,6 +86,12 @@ impl QueueSnapshot {
     /// Agents with a live link.
     pub fn agents(&self) -> u32 {
         let connected = self.nodes.iter().filter(|node| node.connected).count();
+        u32::try_from(connected).unwrap_or(u32::MAX)
+    }
+
+    /// Those of them that offer cores. Nodes of GPUs have conditions of their services.
+    pub fn agents_with_cores(&self) -> u32 {
+        let connected = self.nodes.iter().filter(|node| node.connected && node.has_cores).count();
         u32::try_from(connected).unwrap_or(u32::MAX)
     }
 

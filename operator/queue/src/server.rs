@@ -119,7 +119,7 @@ impl QueueServer {
         let dir = config.store_dir.clone();
         let opened =
             tokio::task::spawn_blocking(move || Store::open(&dir, retention, clock.now())).await?;
-        let (store, recovered) = opened?;
+        let (store, mut recovered) = opened?;
         let store = Arc::new(store);
 
         let (inbox_tx, inbox) = mpsc::channel(INBOX);
@@ -128,13 +128,13 @@ impl QueueServer {
         let (gpu_tx, gpu_inbox) = mpsc::channel(gpu::INBOX);
         let answers = gpu_tx.clone();
         let notify = move |outcome: Result<Vec<Durable>, StoreError>| {
-            let answered = outcome.iter().flatten().filter_map(|durable| match durable {
-                Durable::Answered { action, .. } => Some(action.clone()),
-                _ => None,
-            });
-            let answered: Vec<_> = answered.collect();
-            if !answered.is_empty() {
-                drop(answers.blocking_send(gpu::Input::Durable(answered)));
+            for durable in outcome.iter().flatten() {
+                let told = match durable {
+                    Durable::Started(action) => gpu::Input::Started(action.clone()),
+                    Durable::Answered { action, .. } => gpu::Input::Answered(action.clone()),
+                    _ => continue,
+                };
+                drop(answers.blocking_send(told));
             }
             let LastWords { inbox, .. } = &last;
             drop(inbox.blocking_send(Input::Stored(outcome)));
@@ -144,7 +144,7 @@ impl QueueServer {
         let lookups =
             spawn_lookups(Arc::clone(&store), clock, inbox_tx.clone(), Arc::clone(&budget), most)?;
         let stopped = CancellationToken::new();
-        let pools = Gpu::new(gpu::Parts {
+        let parts = gpu::Parts {
             pools: config.gpu_pools.clone(),
             namespaced: config.namespaced,
             epoch: recovered.epoch,
@@ -153,9 +153,11 @@ impl QueueServer {
             pusher: writer.pusher(),
             budget: Arc::clone(&budget),
             max_buffered_bytes: config.max_buffered_bytes,
+            node_grace: config.core.node_grace,
             metrics: Arc::clone(&metrics),
             inbox: gpu_tx.clone(),
-        });
+        };
+        let pools = Gpu::new(parts, std::mem::take(&mut recovered.calls))?;
         let handle = Handle {
             gpu: GpuHandle { inbox: gpu_tx },
             inbox: inbox_tx,

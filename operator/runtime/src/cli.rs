@@ -6,6 +6,7 @@ use std::num::NonZeroU16;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use rollwright_agent::cli::GpuArgs;
 use rollwright_auth::{AUDIENCE, AuthConfig, Namespace, TokenConfig};
 use rollwright_core::router::Role as Part;
 
@@ -140,6 +141,16 @@ pub(crate) struct Standalone {
     /// Address of the agent's /metrics and /healthz (loopback)
     #[arg(long, default_value = "127.0.0.1:9464", value_name = "ADDR")]
     pub(crate) agent_metrics_addr: SocketAddr,
+    /// What sandboxes and engines may be here (YAML or JSON), as rollwright-agent's --policy;
+    /// engines that are processes must be named in it (engines.programs)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) policy: Option<PathBuf>,
+    /// Memory that engines on GPUs may keep, in MiB: weights of those that sleep [default: half
+    /// of this machine's]
+    #[arg(long, value_name = "MIB")]
+    pub(crate) engine_memory_mib: Option<u64>,
+    #[command(flatten)]
+    pub(crate) gpus: GpuArgs,
     #[command(flatten)]
     pub(crate) gateway: GatewayArgs,
     /// Unix socket of the gateway, readable by this user alone; used with --engine

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail, ensure};
 use rollwright_agent::http::HttpConfig;
+use rollwright_agent::policy::Policy;
 use rollwright_agent::topology::{self, Reserved};
 use rollwright_agent::{AgentConfig, Endpoint};
 use rollwright_crds::pool::CpuPool;
@@ -44,10 +45,7 @@ pub(crate) async fn run(args: Standalone) -> anyhow::Result<()> {
             )
         }
     };
-    // Half of the machine's memory, for the weights of models that sleep.
-    let engine_memory =
-        topology::discover(Path::new("/"), &Reserved::default(), None)?.memory_bytes / 2;
-    let agent = AgentConfig { gpu_pool, engine_memory, ..agent_config(&args, pool, cpu)? };
+    let agent = AgentConfig { gpu_pool, ..agent_config(&args, pool, cpu)? };
     agent.validate()?;
 
     let listeners = Listeners {
@@ -151,10 +149,18 @@ fn agent_config(args: &Standalone, pool: String, cpu: &CpuPool) -> anyhow::Resul
         Some(init) => std::path::absolute(init)?,
         None => std::env::current_exe()?.with_file_name("rollwright-init"),
     };
+    let engine_memory = match args.engine_memory_mib {
+        Some(mib) => mib.saturating_mul(1 << 20),
+        None => topology::discover(Path::new("/"), &Reserved::default(), None)?.memory_bytes / 2,
+    };
+    let state_dir = std::path::absolute(args.state_dir.join("agent"))?;
     Ok(AgentConfig {
         pool,
+        gpus: args.gpus.gpus(engine_memory, &state_dir),
+        engine_memory,
+        policy: args.policy.as_deref().map(Policy::read).transpose()?.unwrap_or_default(),
         docker_socket: args.docker_socket.clone(),
-        state_dir: std::path::absolute(args.state_dir.join("agent"))?,
+        state_dir,
         init,
         reserved: reserved(cpu)?,
         remove_on_exit: true,

@@ -31,6 +31,7 @@ fn service(number: u32) -> String {
          \x20   pool: NAMESPACE-judges\n\
          \x20   model: {{path: engine-sim, servedName: teacher-{number}}}\n\
          \x20   engine: {{type: vLLM, image: 'rollwright/engine-sim:e2e'}}\n\
+         \x20   ask: LogProbs\n\
          \x20   degrees: {degrees}\n\
          \x20   footprints: [{{degree: 1, device: 41Gi, residue: 1Gi, host: 16Mi}}{second}]\n"
     )

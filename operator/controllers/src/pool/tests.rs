@@ -527,6 +527,7 @@ fn what_the_queue_says_is_taken_over() {
     let node = |node: &str| NodeSnapshot {
         node: node.to_owned(),
         connected: true,
+        has_cores: true,
         cores: 3,
         memory: 1 << 30,
     };

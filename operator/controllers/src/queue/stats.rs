@@ -50,6 +50,7 @@ fn snapshot(stats: StatsResponse) -> QueueSnapshot {
     let nodes = stats.nodes.into_iter().map(|node| NodeSnapshot {
         node: node.node,
         connected: node.connected,
+        has_cores: node.cores > 0,
         cores: node.exclusive_cores.saturating_add(node.shared_cores),
         memory: node.memory_reserved_bytes,
     });

@@ -82,12 +82,12 @@ fn agents(seen: &Seen, up: bool, nodes: u32) -> Wish {
         return Wish::is_false(kind, reasons::LINKS_FULL, message);
     }
     match &seen.snapshot {
-        Some(snapshot) if snapshot.agents() == 0 => {
+        Some(snapshot) if snapshot.agents_with_cores() == 0 => {
             let message = format!("none of the {nodes} nodes has its agent connected");
             Wish::is_false(kind, reasons::AGENTS_DISCONNECTED, message)
         }
-        Some(snapshot) if snapshot.agents() < nodes => {
-            let message = format!("{} of {nodes} nodes have", snapshot.agents());
+        Some(snapshot) if snapshot.agents_with_cores() < nodes => {
+            let message = format!("{} of {nodes} nodes have", snapshot.agents_with_cores());
             Wish::is_true(kind, reasons::WAITING_FOR_PODS, message)
         }
         Some(_) => Wish::is_true(kind, reasons::AS_SPECIFIED, ""),

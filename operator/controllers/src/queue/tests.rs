@@ -120,7 +120,7 @@ fn judge(name: &str, queue: &str) -> (String, Arc<RewardService>) {
         "metadata": {"name": name, "namespace": "research", "resourceVersion": "9"},
         "spec": {"gpu": {
             "queue": queue, "pool": "judges", "model": {"path": "m"},
-            "engine": {"type": "vLLM", "image": "i"}, "degrees": [1],
+            "engine": {"type": "vLLM", "image": "i"}, "ask": "Pooling", "degrees": [1],
             "footprints": [{"degree": 1, "device": "40Gi"}],
         }},
     }));
@@ -279,8 +279,11 @@ fn conditions_of(seen: &Seen, nodes: u32) -> Vec<(bool, &'static str)> {
 #[test]
 fn a_queue_is_ready_when_it_is_up_and_has_an_agent() {
     let snapshot = |connected: u32| {
-        let node = |n| NodeSnapshot { connected: n < connected, ..NodeSnapshot::default() };
-        Some(Arc::new(QueueSnapshot { nodes: (0..2).map(node).collect(), ..Default::default() }))
+        let node =
+            |connected, has_cores| NodeSnapshot { connected, has_cores, ..NodeSnapshot::default() };
+        // A node of GPUs is linked all the time: it is none of those of cores.
+        let nodes = [node(0 < connected, true), node(1 < connected, true), node(true, false)];
+        Some(Arc::new(QueueSnapshot { nodes: nodes.into(), ..Default::default() }))
     };
     let with =
         |ready_pods, snapshot| Seen { ready_pods, rolled_out: true, snapshot, ..seen(pools()) };

@@ -84,7 +84,7 @@ fn a_sandbox_needs_its_queue_template_and_profile() {
 fn model() -> serde_json::Value {
     json!({"gpu": {
         "queue": "tools", "pool": "judges", "model": {"path": "m"},
-        "engine": {"type": "vLLM", "image": "i"}, "degrees": [1, 2],
+        "engine": {"type": "vLLM", "image": "i"}, "ask": "Pooling", "degrees": [1, 2],
         "footprints": [
             {"degree": 1, "device": "40Gi", "residue": "1Gi", "host": "50Gi"},
             {"degree": 2, "device": "24Gi"},

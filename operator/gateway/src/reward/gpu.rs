@@ -11,7 +11,7 @@ use rollwright_proto::v1 as pb;
 use super::Said;
 use super::dialect::{Dialect, Request};
 use super::judge::{self, Judge};
-use super::name::name;
+use super::name::{Asked, name};
 use super::subject::Subject;
 use crate::actions::{Actions, Guard, Release};
 use crate::outbound::{Proxy, Reply};
@@ -61,7 +61,8 @@ impl GpuScorer {
         let Request { path, body } = dialect.request(subject)?;
         let reply = match reach {
             Reach::Queue(actions) => {
-                let id = name(&subject.trajectory, Some(&dialect.service), attempt);
+                let asked = Asked { service: &dialect.service, path, body: &body };
+                let id = name(&subject.trajectory, Some(asked), attempt);
                 queued(actions, id, &dialect.service, path, body).await?
             }
             Reach::Address(judge) => judge.post(path, body, None).await?,

@@ -1,7 +1,8 @@
 //! The one task that owns the pools. It never waits for anything but its inbox and timers.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rollwright_core::gpu::{Event, ServiceIndex};
 use rollwright_core::ids::{ActionId, NodeId};
@@ -18,7 +19,7 @@ use super::pool::Pool;
 use crate::clock::Clock;
 use crate::mailbox::{Budget, Mailbox};
 use crate::metrics::Metrics;
-use crate::store::{Op, Pusher, Store};
+use crate::store::{Op, Pusher, StartedCall, Store, StoreError};
 
 /// Inputs of one round at most.
 const BATCH: usize = 64;
@@ -38,6 +39,8 @@ pub(crate) struct Parts {
     pub(crate) pusher: Pusher,
     pub(crate) budget: Arc<Budget>,
     pub(crate) max_buffered_bytes: usize,
+    /// How long the calls of a node that is away are waited for.
+    pub(crate) node_grace: Duration,
     pub(crate) metrics: Arc<Metrics>,
     /// Its own inbox, for what is looked up.
     pub(crate) inbox: mpsc::Sender<Input>,
@@ -51,6 +54,8 @@ pub(crate) struct Gpu {
     pub(super) services: HashMap<String, (usize, ServiceIndex)>,
     pub(super) calls: HashMap<ActionId, Call>,
     pub(super) links: HashMap<NodeId, Link>,
+    /// When the calls of nodes without a link are given up.
+    pub(super) away: BTreeMap<NodeId, Time>,
     /// When calls must have begun.
     pub(super) late: BTreeSet<(Time, ActionId)>,
     /// For the cores, in this round.
@@ -62,8 +67,11 @@ pub(crate) struct Gpu {
 }
 
 impl Gpu {
-    /// Without nodes.
-    pub(crate) fn new(mut parts: Parts) -> Self {
+    /// Without nodes, and with the calls that were started and not answered.
+    pub(crate) fn new(
+        mut parts: Parts,
+        calls: Vec<(String, StartedCall)>,
+    ) -> Result<Self, StoreError> {
         let pools = std::mem::take(&mut parts.pools).into_iter().enumerate();
         let epoch = |index: usize| parts.epoch + index as u64 * NUMBERS;
         let pools: Vec<Pool> = pools.map(|(at, pool)| Pool::new(pool, epoch(at))).collect();
@@ -71,17 +79,21 @@ impl Gpu {
             let names = pool.services.iter().map(|service| service.core.name.clone());
             names.enumerate().map(move |(index, name)| (name, (at, ServiceIndex(index))))
         });
-        Self {
+        let mut gpu = Self {
             services: services.collect(),
             parts,
             pools,
             calls: HashMap::new(),
             links: HashMap::new(),
+            away: BTreeMap::new(),
             late: BTreeSet::new(),
             events: VecDeque::new(),
             ops: Vec::new(),
             touched: Vec::new(),
-        }
+        };
+        gpu.recover(calls)?;
+        gpu.parts.pusher.push(&mut gpu.ops);
+        Ok(gpu)
     }
 
     /// Runs until the shutdown. Unanswered calls end as their replies are dropped.
@@ -136,7 +148,11 @@ impl Gpu {
             }
             Input::LinkBatch { node, epoch, messages } => self.link_batch(&node, epoch, messages),
             Input::LinkDown { node, epoch } => self.link_down(&node, epoch),
-            Input::Durable(actions) => actions.iter().for_each(|action| self.durable(action)),
+            Input::Look { caller, action, wait, reply } => {
+                let _gone = reply.send(self.look(&caller, &action, wait));
+            }
+            Input::Started(action) => self.on_record(&action),
+            Input::Answered(action) => self.durable(&action),
             Input::Stats { caller, reply } => {
                 let _gone = reply.send(self.stats(caller.as_ref()));
             }
@@ -162,6 +178,7 @@ impl Gpu {
         {
             self.late(&action);
         }
+        self.give_up_away(now);
         for (at, pool) in self.pools.iter().enumerate() {
             if pool.core.next_deadline().is_some_and(|due| due <= now) {
                 self.events.push_back((at, Event::Tick));
@@ -171,7 +188,8 @@ impl Gpu {
 
     fn next_deadline(&self) -> Option<Time> {
         let cores = self.pools.iter().filter_map(|pool| pool.core.next_deadline());
-        cores.chain(self.late.first().map(|(at, _)| *at)).min()
+        let late = self.late.first().map(|(at, _)| *at);
+        cores.chain(late).chain(self.away.values().copied().min()).min()
     }
 
     pub(super) fn now(&self) -> Time {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use rollwright_core::fault::{Fault, FaultKind};
 use rollwright_core::gpu::{EngineId, Event, ServiceIndex};
 use rollwright_core::ids::{ActionId, JobId, NodeId};
@@ -20,7 +21,7 @@ use rollwright_auth::Caller;
 /// How long a call that names no time may wait for its service.
 const WAITS: Duration = Duration::from_hours(1);
 /// Callers that may wait for one call.
-const WAITERS: usize = 64;
+pub(super) const WAITERS: usize = 64;
 
 /// A call that is not answered yet.
 pub(super) struct Call {
@@ -28,12 +29,16 @@ pub(super) struct Call {
     pub(super) pool: usize,
     pub(super) service: ServiceIndex,
     pub(super) submitted: Time,
-    /// `None`: another queue's, which its agent has.
+    /// `None`: an earlier queue's, which was started.
     pub(super) asked: Option<Asked>,
+    /// Of what was asked; empty: not known.
+    pub(super) digest: Bytes,
     /// In the budget.
-    bytes: usize,
+    pub(super) bytes: usize,
     pub(super) stage: Stage,
     pub(super) run: Option<Run>,
+    /// What its agent is told once its start is on disk.
+    pub(super) held: Option<pb::StartCall>,
     /// What its agent said of its end.
     pub(super) report: Option<pb::CallEnded>,
     /// An agent that waits until its end is durable.
@@ -63,11 +68,48 @@ pub(super) struct Run {
     pub(super) restored_for: Duration,
 }
 
+impl Call {
+    /// One of which nothing is asked, and for which nobody waits.
+    pub(super) fn new(
+        job: JobId,
+        pool: usize,
+        service: ServiceIndex,
+        submitted: Time,
+        digest: Bytes,
+    ) -> Self {
+        Self {
+            job,
+            pool,
+            service,
+            submitted,
+            asked: None,
+            digest,
+            bytes: 0,
+            stage: Stage::Looking,
+            run: None,
+            held: None,
+            report: None,
+            keeper: None,
+            waiters: Vec::new(),
+        }
+    }
+
+    /// One more caller waits for its end, unless too many do.
+    pub(super) fn wait(&mut self, reply: Reply) -> Result<(), Reply> {
+        self.waiters.retain(|waiter| !waiter.is_closed());
+        if self.waiters.len() >= WAITERS {
+            return Err(reply);
+        }
+        self.waiters.push(reply);
+        Ok(())
+    }
+}
+
 impl Gpu {
     pub(super) fn call(&mut self, caller: &Caller, asked: Asked, reply: Reply) {
         match self.place(caller, &asked) {
             Err(fault) => self.refuse(vec![reply], &fault),
-            Ok((job, at, service)) => self.attach(caller, asked, reply, job, at, service),
+            Ok((job, at, service)) => self.attach(asked, reply, job, at, service),
         }
     }
 
@@ -93,7 +135,6 @@ impl Gpu {
 
     fn attach(
         &mut self,
-        caller: &Caller,
         asked: Asked,
         reply: Reply,
         job: JobId,
@@ -102,15 +143,16 @@ impl Gpu {
     ) {
         let action = asked.action.clone();
         if let Some(call) = self.calls.get_mut(&action) {
-            if !caller.may_use(&call.job) || (call.pool, call.service) != (pool, service) {
+            if call.job != job || (call.pool, call.service) != (pool, service) {
                 return self.refuse(vec![reply], &id_reused(&action));
             }
-            call.waiters.retain(|waiter| !waiter.is_closed());
-            if call.waiters.len() >= WAITERS {
-                let fault = full(format!("{WAITERS} callers wait for this call already"));
-                return self.refuse(vec![reply], &fault);
+            if !same(&call.digest, &asked) {
+                return self.refuse(vec![reply], &content_differs(&asked));
             }
-            call.waiters.push(reply);
+            if let Err(reply) = call.wait(reply) {
+                let fault = full(format!("{WAITERS} callers wait for this call already"));
+                self.refuse(vec![reply], &fault);
+            }
             return;
         }
         let of = &self.pools[pool];
@@ -133,18 +175,12 @@ impl Gpu {
         if let Some(fault) = refused {
             return self.refuse(vec![reply], &fault);
         }
+        let digest = asked.digest.clone();
         let call = Call {
-            job,
-            pool,
-            service,
-            submitted: self.now(),
             asked: Some(asked),
             bytes,
-            stage: Stage::Looking,
-            run: None,
-            report: None,
-            keeper: None,
             waiters: vec![reply],
+            ..Call::new(job, pool, service, self.now(), digest)
         };
         self.insert(action.clone(), call);
         let (store, inbox) = (Arc::clone(&self.parts.store), self.parts.inbox.clone());
@@ -158,7 +194,7 @@ impl Gpu {
         });
     }
 
-    fn insert(&mut self, action: ActionId, call: Call) {
+    pub(super) fn insert(&mut self, action: ActionId, call: Call) {
         self.parts.budget.add(call.bytes);
         *self.pools[call.pool].jobs.entry(call.job.clone()).or_default() += 1;
         self.calls.insert(action, call);
@@ -180,7 +216,8 @@ impl Gpu {
         Some(call)
     }
 
-    /// A call that runs at an agent, ordered by a queue that is gone.
+    /// A call that runs at an agent. One that is not on record was started by a queue whose
+    /// store is gone: the agent's word stands for the record.
     pub(super) fn take_in(
         &mut self,
         action: ActionId,
@@ -197,19 +234,8 @@ impl Gpu {
             call.run.get_or_insert(run);
             return;
         }
-        let call = Call {
-            job,
-            pool,
-            service: of,
-            submitted: run.began,
-            asked: None,
-            bytes: 0,
-            stage: Stage::Live,
-            run: Some(run),
-            report: None,
-            keeper: None,
-            waiters: Vec::new(),
-        };
+        let call = Call::new(job, pool, of, run.began, Bytes::new());
+        let call = Call { stage: Stage::Live, run: Some(run), ..call };
         self.insert(action, call);
     }
 
@@ -224,13 +250,19 @@ impl Gpu {
             Ok(None) => self.submit(action),
             Ok(Some(ended)) => {
                 let service = self.pools[call.pool].label(call.service);
-                let same = ended.call.as_ref().is_some_and(|of| of.service == service);
-                let mine = ended.job == call.job.as_str();
+                let of_service = ended.call.as_ref().filter(|of| of.service == service);
+                let mine = of_service.filter(|_| ended.job == call.job.as_str());
+                let differs = match (mine, &call.asked) {
+                    (None, _) => Some(id_reused(action)),
+                    (Some(of), Some(asked)) if !same(&of.digest, asked) => {
+                        Some(content_differs(asked))
+                    }
+                    _ => None,
+                };
                 let Some(call) = self.remove(action) else { return };
-                if same && mine {
-                    answer(call.waiters, &ended);
-                } else {
-                    self.refuse(call.waiters, &id_reused(action));
+                match differs {
+                    Some(fault) => self.refuse(call.waiters, &fault),
+                    None => answer(call.waiters, &ended),
                 }
             }
             Err(fault) => {
@@ -286,14 +318,20 @@ impl Gpu {
         }
         match call.stage {
             Stage::Ended(_) => false,
-            Stage::Looking => {
+            Stage::Looking if call.run.is_none() => {
                 let fault = Fault::new(FaultKind::Cancelled, "Cancelled", "the call was cancelled");
                 if let Some(call) = self.remove(action) {
                     self.refuse(call.waiters, &fault);
                 }
                 true
             }
-            Stage::Offered | Stage::Live => {
+            _ if call.run.is_some() && self.pools[call.pool].core.runs_on(action).is_none() => {
+                // Its node is away, and what it does there is ended when it is back.
+                let message = "the call was cancelled while its node was away";
+                self.ended(action, Err(Fault::new(FaultKind::Cancelled, "Cancelled", message)));
+                true
+            }
+            Stage::Looking | Stage::Offered | Stage::Live => {
                 self.events.push_back((call.pool, Event::Cancel(action.clone())));
                 true
             }
@@ -303,5 +341,18 @@ impl Gpu {
 
 fn id_reused(action: &ActionId) -> Fault {
     let message = format!("id `{action}` is another action's: choose a new one");
+    user("ActionIdReused", message)
+}
+
+/// Whether a call that is known by its digest is the one that is asked for.
+fn same(known: &Bytes, asked: &Asked) -> bool {
+    known.is_empty() || *known == asked.digest
+}
+
+fn content_differs(asked: &Asked) -> Fault {
+    let (action, service) = (&asked.action, &asked.request.service);
+    let message = format!(
+        "id `{action}` is that of an earlier call of `{service}` with another method, path, body or degrees: repeat that call unchanged, or choose a new id for this one"
+    );
     user("ActionIdReused", message)
 }

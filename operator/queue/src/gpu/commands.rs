@@ -60,12 +60,10 @@ impl Gpu {
                 self.run_call(at, &action, engine, &node, deadline);
             }
             Command::Cancel { action, engine, node } => {
-                let action_id = action.as_str().to_owned();
-                let cancel = pb::CancelCall { action_id, engine: engine.0 };
-                self.send(&node, ToAgent::CancelCall(cancel));
+                self.cancel_run(at, action, engine, &node);
             }
             Command::Ended { action, result } => self.ended(&action, result),
-            Command::Drained(node) => tracing::info!(%node, "no engine is left on the node"),
+            Command::Drained(node) => self.drained(at, &node),
         }
     }
 
@@ -112,6 +110,6 @@ impl Gpu {
             timeout: wire::duration(limit),
             job: job.as_str().to_owned(),
         };
-        self.send(node, ToAgent::StartCall(start));
+        self.hold(action, start);
     }
 }

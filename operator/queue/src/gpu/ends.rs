@@ -44,10 +44,11 @@ impl Gpu {
             Ok(response) => (Some(response), None),
             Err(fault) => (None, Some(fault::to_proto(&fault))),
         };
+        let answered = CallAnswer { service, response, fault, digest: call.digest.clone() };
         let record = Arc::new(Ended {
             job: call.job.as_str().to_owned(),
             at: now.as_nanos(),
-            call: Some(CallAnswer { service, response, fault }),
+            call: Some(answered.into()),
             ..Ended::default()
         });
         call.stage = Stage::Ended(Arc::clone(&record));
@@ -63,6 +64,9 @@ impl Gpu {
         if let Some(keeper) = &call.keeper {
             self.acknowledge(keeper, action);
         }
+        if let Some(run) = &call.run {
+            self.release_if_done(call.pool, &run.node);
+        }
     }
 
     pub(super) fn refuse(&self, waiters: Vec<Reply>, fault: &Fault) {
@@ -76,7 +80,7 @@ impl Gpu {
 
 /// Tells those who wait.
 pub(super) fn answer(waiters: Vec<Reply>, ended: &Ended) {
-    let call = ended.call.clone().unwrap_or_default();
+    let call = ended.call.as_deref().cloned().unwrap_or_default();
     let answer = match (call.response, call.fault) {
         (Some(response), _) => Ok(response),
         (None, Some(fault)) => Err(fault::from_proto(fault)),

@@ -7,6 +7,7 @@ use rollwright_core::ids::{ActionId, NodeId};
 use rollwright_proto::v1 as pb;
 use tokio::sync::{mpsc, oneshot};
 
+use super::look::Looked;
 use super::request::Asked;
 use crate::fault::stopping;
 use crate::mailbox::Mailbox;
@@ -56,8 +57,17 @@ pub(crate) enum Input {
         node: NodeId,
         epoch: u64,
     },
-    /// Answers that are durable now.
-    Durable(Vec<ActionId>),
+    Look {
+        caller: Caller,
+        action: ActionId,
+        /// Until it has ended.
+        wait: bool,
+        reply: oneshot::Sender<Result<Looked, Fault>>,
+    },
+    /// The start of a call is durable now.
+    Started(ActionId),
+    /// The answer of a call is durable now.
+    Answered(ActionId),
     /// `None`: for ourselves.
     Stats {
         caller: Option<Caller>,
@@ -98,6 +108,18 @@ impl GpuHandle {
         let (reply, answer) = oneshot::channel();
         self.send(Input::Cancel { caller, job, action, reply }).await?;
         answer.await.map_err(|_| stopping())
+    }
+
+    /// Where a call stands, or with `wait` its end.
+    pub(crate) async fn look(
+        &self,
+        caller: Caller,
+        action: ActionId,
+        wait: bool,
+    ) -> Result<Looked, Fault> {
+        let (reply, answer) = oneshot::channel();
+        self.send(Input::Look { caller, action, wait, reply }).await?;
+        answer.await.map_err(|_| stopping())?
     }
 
     /// For destructors: cancels a call that nobody can ask for again.

@@ -46,6 +46,7 @@ impl Gpu {
         };
         tracing::info!(%node, gpus = gpu.gpus, fake = gpu.fake, engines = gpu.engines.len(), calls = gpu.calls.len(), "GPUs linked");
         self.links.insert(node.clone(), Link { epoch, pool: at, outbox });
+        self.away.remove(node);
         let now = self.now();
         let mut known = pool::Node {
             linked: true,
@@ -53,6 +54,7 @@ impl Gpu {
             lost: gpu.lost.iter().copied().collect(),
             fake: gpu.fake,
             strays: std::collections::BTreeMap::new(),
+            leaving: None,
         };
         let mut engines = Vec::new();
         for live in &gpu.engines {
@@ -84,33 +86,44 @@ impl Gpu {
             lost: lost.into_iter().collect(),
             engines,
         };
+        self.stays(at, node);
         self.events.push_back((at, Event::Joined(joined)));
         self.work();
         self.give_up_lost(at, node, &gpu.calls);
+        self.end_answered(at, &gpu.calls, answered);
     }
 
-    /// Calls of a node that the core did not take in, and that its agent does not have any more.
+    /// Calls that were started on a node, and that the core did not take in: it is not known
+    /// whether they ran, so they are not started again.
     fn give_up_lost(&mut self, at: usize, node: &NodeId, live: &[pb::LiveCall]) {
-        let core = &self.pools[at].core;
-        let lost = self.calls.iter().filter(|(action, call)| {
-            let here = call.run.as_ref().is_some_and(|run| run.node == *node);
+        for action in self.calls_on(node) {
+            // Its report follows.
             let ended = live.iter().any(|live| live.ended && live.action_id == action.as_str());
-            here && !ended && core.runs_on(action).is_none()
-        });
-        let lost: Vec<ActionId> = lost.map(|(action, _)| action.clone()).collect();
-        for action in lost {
-            let Some(call) = self.calls.get_mut(&action) else { continue };
-            if matches!(call.stage, Stage::Ended(_)) {
+            if ended || self.pools[at].core.runs_on(&action).is_some() {
                 continue;
             }
-            if call.asked.is_some() {
-                // Its caller has asked again, and it waits.
-                call.run = None;
-                let running = &mut self.pools[at].tallies[call.service.0].running;
-                *running = running.saturating_sub(1);
+            let known = live.iter().any(|live| live.action_id == action.as_str());
+            let (reason, message) = if known {
+                ("EngineNotTakenOver", "the engine that the call ran on could not be taken over")
             } else {
-                let message = "the engine that the call ran on could not be taken over";
-                self.ended(&action, Err(fault::infrastructure("EngineNotTakenOver", message)));
+                ("AgentLost", "the node's agent was restarted while the call ran, and lost it")
+            };
+            self.ended(&action, Err(fault::infrastructure(reason, message)));
+            // It may wait there, where its caller asked again before its node was known.
+            self.events.push_back((at, Event::Cancel(action)));
+            self.work();
+        }
+    }
+
+    /// Ends what an agent still runs of calls that were answered without it.
+    fn end_answered(&mut self, at: usize, live: &[pb::LiveCall], answered: &[String]) {
+        for live in live.iter().filter(|live| !live.ended) {
+            let Ok(action) = ActionId::new(&live.action_id) else { continue };
+            let call = self.calls.get(&action);
+            let ended = call.is_some_and(|call| matches!(call.stage, Stage::Ended(_)));
+            if ended || answered.contains(&live.action_id) {
+                self.events.push_back((at, Event::Cancel(action)));
+                self.work();
             }
         }
     }
@@ -145,6 +158,7 @@ impl Gpu {
         if let Some(known) = self.pools[link.pool].nodes.get_mut(node) {
             known.linked = false;
         }
+        self.expect(node.clone());
         self.events.push_back((link.pool, Event::Left(node.clone())));
     }
 
@@ -181,6 +195,7 @@ impl Gpu {
                     }
                 }
                 FromAgent::CallEnded(ended) => self.call_ended(at, node, ended),
+                FromAgent::Leaving(leaving) => self.leaving(at, node, leaving.with_engines),
                 _ => {}
             }
             // In order: what one leads to is done before the next.

@@ -51,6 +51,17 @@ pub(super) struct Move {
     pub(super) restore: Option<(Time, Time)>,
 }
 
+/// What a node that is leaving still waits for, beside its calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Leaving {
+    /// Nothing: its engines stay.
+    Alone,
+    /// Its engines end as well.
+    Draining,
+    /// They have ended.
+    Drained,
+}
+
 /// A node as its agent described it.
 #[derive(Debug, Default)]
 pub(super) struct Node {
@@ -60,6 +71,8 @@ pub(super) struct Node {
     pub(super) fake: bool,
     /// Engines that are of no service here and are being ended, with their GPUs.
     pub(super) strays: BTreeMap<u64, Vec<u32>>,
+    /// Its agent is about to end.
+    pub(super) leaving: Option<Leaving>,
 }
 
 impl Pool {

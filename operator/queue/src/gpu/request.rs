@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use rollwright_core::fault::Fault;
 use rollwright_core::gpu::Degree;
 use rollwright_core::ids::{ActionId, JobId};
 use rollwright_proto::v1 as pb;
 use serde::Deserialize;
+use sha2::{Digest as _, Sha256};
 
 use crate::convert;
 use crate::fault::user;
@@ -81,6 +83,9 @@ pub(crate) struct Asked {
     pub(super) queue_deadline: Option<Duration>,
     pub(super) timeout: Option<Duration>,
     pub(super) request: pb::CallRequest,
+    /// Of what makes it this call: method, path, body and degrees. Headers and time limits
+    /// may be others when it is repeated.
+    pub(super) digest: Bytes,
 }
 
 impl Asked {
@@ -119,7 +124,8 @@ impl Asked {
             return Err(user("Forbidden", message));
         }
         if request.body.len() > MAX_BODY {
-            return Err(user("BodyTooLarge", "the body must be at most 4 MiB"));
+            let message = "the body must be at most 4 MiB: ask for less in one call";
+            return Err(user("BodyTooLarge", message));
         }
         if wants_stream(&request.body) {
             let message = "answers of reward services are not streamed: leave `stream` out, or set it to false";
@@ -135,7 +141,8 @@ impl Asked {
             let message = format!("all headers together must be at most {MAX_HEADERS} bytes");
             return Err(user("HeadersTooLarge", message));
         }
-        Ok(Self { action, degrees, queue_deadline, timeout, request })
+        let digest = digest(&request);
+        Ok(Self { action, degrees, queue_deadline, timeout, request, digest })
     }
 
     /// About how many bytes it takes in memory.
@@ -168,6 +175,19 @@ impl Asked {
         }
         Ok((job, id))
     }
+}
+
+/// SHA-256 of what makes a request this one.
+fn digest(request: &pb::CallRequest) -> Bytes {
+    let mut of = Sha256::new();
+    for part in [request.method.as_bytes(), request.path.as_bytes(), &request.body] {
+        of.update((part.len() as u64).to_be_bytes());
+        of.update(part);
+    }
+    for gpus in &request.degrees {
+        of.update(gpus.to_be_bytes());
+    }
+    Bytes::copy_from_slice(&of.finalize())
 }
 
 /// Whether a header goes on to the engine, or back to the caller.

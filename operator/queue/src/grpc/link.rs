@@ -121,6 +121,7 @@ fn of_gpus(message: &pb::AgentMessage) -> bool {
                 | Message::EngineBroke(_)
                 | Message::GpuChanged(_)
                 | Message::CallEnded(_)
+                | Message::Leaving(_)
         )
     )
 }

@@ -14,10 +14,10 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::error::ApiError;
-use super::{dto, parse};
+use super::{calls, dto, parse};
 use crate::convert;
 use crate::fault::stopping;
-use crate::scheduler::{Handle, State};
+use crate::scheduler::{Handle, Known, State};
 use rollwright_auth::Caller;
 
 /// `POST /v1/actions`: one JSON event a line, to the end of the action.
@@ -66,7 +66,7 @@ fn action_id(id: &str) -> Result<ActionId, ApiError> {
     Ok(ActionId::new(id).map_err(convert::bad_id)?)
 }
 
-/// `GET /v1/actions/{id}`: its state, or its result.
+/// `GET /v1/actions/{id}`: the state of an action or a call, or its result.
 pub(super) async fn look(
     Shared(handle): Shared<Handle>,
     Extension(caller): Extension<Caller>,
@@ -79,8 +79,12 @@ pub(super) async fn look(
     } else {
         handle.known(&caller, &id).await?
     };
-    let running = known.state == State::Running;
-    Ok(Json(dto::action(id.as_str(), running, &known.events)))
+    Ok(Json(match known {
+        Known::Action { state, events } => {
+            dto::action(id.as_str(), state == State::Running, &events)
+        }
+        Known::Call(call) => calls::call(id.as_str(), &call),
+    }))
 }
 
 /// `POST /v1/actions/{id}/cancel`.

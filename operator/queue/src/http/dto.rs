@@ -208,7 +208,7 @@ pub(super) fn refusal(refused: &Fault) -> Value {
     json!({ "fault": fault_body(&fault::to_proto(refused)) })
 }
 
-fn fault_body(fault: &pb::Fault) -> Value {
+pub(super) fn fault_body(fault: &pb::Fault) -> Value {
     let kind = fault::kind_from_proto(fault.kind).as_str();
     let mut body = json!({ "kind": kind, "reason": fault.reason, "message": fault.message });
     if let Some(after) = fault.retry_after {

@@ -1,6 +1,7 @@
 //! The HTTP/JSON mirror of `ActionService`.
 
 mod actions;
+mod calls;
 mod dto;
 mod error;
 mod files;

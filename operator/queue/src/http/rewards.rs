@@ -61,8 +61,10 @@ async fn answer(
         seconds("X-Rollwright-Queue-Deadline", text("x-rollwright-queue-deadline")?)?;
     let timeout = seconds("X-Rollwright-Timeout", text("x-rollwright-timeout")?)?;
     let body = axum::body::to_bytes(body, MAX_BODY).await;
-    let body =
-        body.map_err(|_| user("BodyTooLarge", "the body must come whole and be at most 4 MiB"))?;
+    let body = body.map_err(|_| {
+        let message = "the body must come whole and be at most 4 MiB: ask for less in one call";
+        user("BodyTooLarge", message)
+    })?;
     let headers = parts.headers.iter().filter_map(|(name, value)| {
         let value = value.to_str().ok()?.to_owned();
         Some(pb::CallHeader { name: name.as_str().to_owned(), value })

@@ -11,14 +11,13 @@ use rollwright_proto::v1 as pb;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::input::{Input, Peek, Reply, State, Subscriber, TransferEvent};
+use super::input::{Input, Reply, Subscriber, TransferEvent};
 use crate::clock::Clock;
-use crate::convert;
-use crate::fault::{full, infrastructure, stopping, user};
+use crate::fault::{infrastructure, stopping};
 use crate::gpu::GpuHandle;
 use crate::mailbox::{Budget, LIMIT, Mailbox, Reader};
 use crate::metrics::Metrics;
-use crate::store::{Ended, Store};
+use crate::store::Store;
 use rollwright_auth::Caller;
 
 /// Bytes of small orders and file data that may wait for an agent.
@@ -42,12 +41,6 @@ pub(crate) struct Handle {
     pub(crate) metrics: Arc<Metrics>,
     /// Cancelled when the queue stops.
     pub(crate) stopped: CancellationToken,
-}
-
-/// What is known of one action.
-pub(crate) struct Known {
-    pub(crate) state: State,
-    pub(crate) events: Vec<pb::ActionEvent>,
 }
 
 impl Handle {
@@ -99,57 +92,6 @@ impl Handle {
         let to = Subscriber { mailbox: Arc::clone(&mailbox), single: true };
         self.send(Input::Execute { caller, requests: vec![request], to }).await?;
         Ok(Reader(mailbox))
-    }
-
-    /// What is known of an action, from memory or the store.
-    pub(crate) async fn known(&self, caller: &Caller, id: &ActionId) -> Result<Known, Fault> {
-        let (reply, answer) = oneshot::channel();
-        self.send(Input::Peek { caller: caller.clone(), action: id.clone(), reply }).await?;
-        match answer.await.map_err(|_| stopping())? {
-            Peek::Live { state, events } => Ok(Known { state, events }),
-            Peek::Unknown => {
-                let ended = self.stored(caller, id).await?;
-                Ok(Known { state: State::Ended, events: ended.events })
-            }
-        }
-    }
-
-    /// The same, once it has ended.
-    pub(crate) async fn result(&self, caller: &Caller, id: &ActionId) -> Result<Known, Fault> {
-        let mailbox = self.mailbox();
-        mailbox.expect(1);
-        mailbox.complete();
-        let to = Subscriber { mailbox: Arc::clone(&mailbox), single: true };
-        let (reply, answer) = oneshot::channel();
-        let (caller, action) = (caller.clone(), id.clone());
-        self.send(Input::Attach { caller: caller.clone(), action, to, reply }).await?;
-        if !answer.await.map_err(|_| stopping())? {
-            let ended = self.stored(&caller, id).await?;
-            return Ok(Known { state: State::Ended, events: ended.events });
-        }
-        let reader = Reader(mailbox);
-        let mut events = Vec::new();
-        while let Some(more) = reader.read().await {
-            events.extend(more?);
-        }
-        Ok(Known { state: State::Ended, events })
-    }
-
-    async fn stored(&self, caller: &Caller, id: &ActionId) -> Result<Ended, Fault> {
-        if self.budget.used() > self.max_buffered_bytes {
-            let most = self.max_buffered_bytes;
-            return Err(full(format!("{most} bytes are held: ask for the result again later")));
-        }
-        let (store, key, now) = (Arc::clone(&self.store), id.clone(), self.clock.now());
-        let read = tokio::task::spawn_blocking(move || store.result(key.as_str(), now)).await;
-        let found = read
-            .map_err(|_| stopping())?
-            .map_err(|error| infrastructure("StoreFailed", error.to_string()))?;
-        let mine = |ended: &Ended| convert::job(&ended.job).is_ok_and(|job| caller.may_use(&job));
-        found.filter(mine).ok_or_else(|| {
-            let message = format!("action `{id}` is not known, or its result is no longer kept");
-            user("ActionNotFound", message)
-        })
     }
 
     /// Waits for a permit; giving up returns it.

@@ -6,6 +6,7 @@ mod actions;
 mod files;
 mod handle;
 mod input;
+mod known;
 mod nodes;
 mod output;
 mod permits;
@@ -29,6 +30,7 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use actions::weight;
 pub(crate) use handle::Handle;
 pub(crate) use input::{Input, Lookup, Standing, State, Subscriber};
+pub(crate) use known::Known;
 
 use self::input::Peek;
 
@@ -330,7 +332,8 @@ impl Scheduler {
             match durable {
                 Durable::Accepted(action) => self.accept_durable(&action),
                 Durable::Ended { action, bucket } => self.end_durable(&action, bucket),
-                // The GPU pools tell its callers.
+                // The GPU pools are told of these.
+                Durable::Started(_) => {}
                 Durable::Answered { action, bucket } => {
                     self.retained.insert(bucket, action.as_str());
                 }

@@ -209,7 +209,8 @@ impl Scheduler {
             | FromAgent::EngineReport(_)
             | FromAgent::EngineBroke(_)
             | FromAgent::GpuChanged(_)
-            | FromAgent::CallEnded(_) => None,
+            | FromAgent::CallEnded(_)
+            | FromAgent::Leaving(_) => None,
             FromAgent::Hello(_) => {
                 return Err(fault::user("InvalidLink", "hello comes once, as the first message"));
             }

@@ -1,5 +1,5 @@
-//! The embedded store: open trajectories, accepted actions, and results for as
-//! long as they are kept.
+//! The embedded store: open trajectories, accepted actions, calls that were started, and
+//! results for as long as they are kept.
 //!
 //! Results lie in buckets, each a keyspace of its own that is dropped whole when
 //! its time is over: nothing is deleted one by one.
@@ -17,7 +17,7 @@ use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 use prost::Message;
 use rollwright_core::time::Time;
 
-pub(crate) use record::{Accepted, CallAnswer, Ended, Level, Profile, Trajectory};
+pub(crate) use record::{Accepted, CallAnswer, Ended, Level, Profile, StartedCall, Trajectory};
 pub(crate) use retained::Retained;
 pub(crate) use writer::{Durable, Op, Pusher, Writer};
 
@@ -139,6 +139,7 @@ struct Bucket {
 pub(crate) struct Recovered {
     pub(crate) trajectories: Vec<(String, Trajectory)>,
     pub(crate) actions: Vec<(String, Accepted)>,
+    pub(crate) calls: Vec<(String, StartedCall)>,
     pub(crate) profiles: Vec<(String, Profile)>,
     pub(crate) retained: Retained,
     /// Above every epoch that was given out before.
@@ -150,6 +151,8 @@ pub(crate) struct Store {
     path: PathBuf,
     db: Database,
     accepted: Keyspace,
+    /// Calls that were started.
+    calls: Keyspace,
     trajectories: Keyspace,
     profiles: Keyspace,
     buckets: RwLock<VecDeque<Bucket>>,
@@ -191,12 +194,14 @@ impl Store {
         meta.insert("epoch", epoch.to_be_bytes())?;
 
         let accepted = db.keyspace("accepted", KeyspaceCreateOptions::default)?;
+        let calls = db.keyspace("calls", KeyspaceCreateOptions::default)?;
         let trajectories = db.keyspace("trajectories", KeyspaceCreateOptions::default)?;
         let profiles = db.keyspace("profiles", KeyspaceCreateOptions::default)?;
         let mut store = Self {
             path: path.into(),
             db,
             accepted,
+            calls,
             trajectories,
             profiles,
             buckets: RwLock::default(),
@@ -207,6 +212,7 @@ impl Store {
         let recovered = Recovered {
             trajectories: store.read_all(&store.trajectories, "trajectory")?,
             actions: store.read_all(&store.accepted, "action")?,
+            calls: store.read_all(&store.calls, "call")?,
             profiles: store.read_all(&store.profiles, "profile")?,
             retained,
             epoch,

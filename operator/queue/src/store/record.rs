@@ -1,5 +1,6 @@
 //! What the store holds, as protobuf: fields may be added, never reused.
 
+use bytes::Bytes;
 use rollwright_proto::v1 as pb;
 
 /// An accepted action that has not ended.
@@ -66,8 +67,8 @@ pub(crate) struct Ended {
     #[prost(message, repeated, tag = "4")]
     pub(crate) events: Vec<pb::ActionEvent>,
     /// Of a call of a reward service: its answer.
-    #[prost(message, optional, tag = "5")]
-    pub(crate) call: Option<CallAnswer>,
+    #[prost(message, optional, boxed, tag = "5")]
+    pub(crate) call: Option<Box<CallAnswer>>,
 }
 
 /// The answer of a call.
@@ -81,6 +82,38 @@ pub(crate) struct CallAnswer {
     /// Where there was none.
     #[prost(message, optional, tag = "3")]
     pub(crate) fault: Option<pb::Fault>,
+    /// Of what was asked; empty: not known.
+    #[prost(bytes = "bytes", tag = "4")]
+    pub(crate) digest: Bytes,
+}
+
+/// A call that an agent was, or is about to be, told to make, and that has no answer yet.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct StartedCall {
+    #[prost(string, tag = "1")]
+    pub(crate) job: String,
+    /// The reward service's id at the queue.
+    #[prost(string, tag = "2")]
+    pub(crate) service: String,
+    /// Of what was asked.
+    #[prost(bytes = "bytes", tag = "3")]
+    pub(crate) digest: Bytes,
+    #[prost(string, tag = "4")]
+    pub(crate) node: String,
+    #[prost(uint64, tag = "5")]
+    pub(crate) engine: u64,
+    /// GPUs of the engine.
+    #[prost(uint32, tag = "6")]
+    pub(crate) degree: u32,
+    /// Unix nanoseconds.
+    #[prost(uint64, tag = "7")]
+    pub(crate) submitted: u64,
+    /// Unix nanoseconds.
+    #[prost(uint64, tag = "8")]
+    pub(crate) began: u64,
+    /// Nanoseconds in which its engine was being made resident for it.
+    #[prost(uint64, tag = "9")]
+    pub(crate) restored_for: u64,
 }
 
 /// A trajectory that is open, or on its way in or out.

@@ -134,3 +134,41 @@ fn what_was_learned_is_found_again_the_latest_of_each() {
     let expected = [("a".to_owned(), record(2)), ("c".to_owned(), record(4))];
     assert_eq!(again.profiles, expected);
 }
+
+#[test]
+fn a_call_that_was_started_is_found_again_until_it_is_answered() {
+    use rollwright_core::ids::ActionId;
+    let dir = tempfile::tempdir().unwrap();
+    let record = |node: &str| StartedCall {
+        job: "j".to_owned(),
+        service: "judge".to_owned(),
+        node: node.to_owned(),
+        engine: 7,
+        ..StartedCall::default()
+    };
+    let id = |action: &str| ActionId::new(action).unwrap();
+    let start = |action: &str| Op::Start { action: id(action), record: Box::new(record("gpus")) };
+    let answer = |action: &str| {
+        let call = CallAnswer { service: "judge".to_owned(), ..CallAnswer::default() };
+        let ended = Ended { at: at(1).as_nanos(), call: Some(call.into()), ..Ended::default() };
+        Op::Answer { action: id(action), record: std::sync::Arc::new(ended) }
+    };
+    let (store, first) = Store::open(dir.path(), RETENTION, at(1)).unwrap();
+    assert!(first.calls.is_empty());
+    let durable = store.commit(vec![start("a"), start("b")], at(1)).unwrap();
+    let started: Vec<_> = durable
+        .into_iter()
+        .filter_map(|durable| match durable {
+            Durable::Started(action) => Some(action),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(started, [id("a"), id("b")]);
+    store.commit(vec![answer("a")], at(1)).unwrap();
+    // Nobody is to be told of a start that is over already.
+    let both = store.commit(vec![start("c"), answer("c")], at(1)).unwrap();
+    assert!(matches!(both.as_slice(), [Durable::Answered { .. }]));
+    drop(store);
+    let (_store, again) = Store::open(dir.path(), RETENTION, at(2)).unwrap();
+    assert_eq!(again.calls, [("b".to_owned(), record("gpus"))]);
+}

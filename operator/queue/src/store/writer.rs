@@ -11,7 +11,7 @@ use rollwright_core::ids::{ActionId, JobId, TrajectoryId};
 use rollwright_core::time::Time;
 use rollwright_proto::v1 as pb;
 
-use super::{Accepted, Ended, Profile, Store, StoreError, Trajectory};
+use super::{Accepted, Ended, Profile, StartedCall, Store, StoreError, Trajectory};
 use crate::clock::Clock;
 use crate::metrics::Metrics;
 
@@ -30,7 +30,12 @@ pub(crate) enum Op {
         action: ActionId,
         record: Arc<Ended>,
     },
-    /// The answer of a call of a reward service.
+    /// A call of a reward service is about to be started.
+    Start {
+        action: ActionId,
+        record: Box<StartedCall>,
+    },
+    /// Its answer.
     Answer {
         action: ActionId,
         record: Arc<Ended>,
@@ -55,6 +60,8 @@ pub(crate) enum Durable {
         /// Names the bucket that the result lies in.
         bucket: u64,
     },
+    /// That a call is started.
+    Started(ActionId),
     /// The answer of a call, and the bucket that it lies in.
     Answered {
         action: ActionId,
@@ -207,13 +214,14 @@ impl Store {
             (last.seq, last.results.clone())
         };
         // What began and ended within one batch is written once.
-        let ended: HashSet<ActionId> = ops
-            .iter()
-            .filter_map(|op| match op {
-                Op::End { action, .. } => Some(action.clone()),
-                _ => None,
-            })
-            .collect();
+        let (mut ended, mut answered) = (HashSet::new(), HashSet::new());
+        for op in &ops {
+            match op {
+                Op::End { action, .. } => drop(ended.insert(action.clone())),
+                Op::Answer { action, .. } => drop(answered.insert(action.clone())),
+                _ => {}
+            }
+        }
         let mut began_here = HashSet::new();
         let mut trajectories: HashMap<TrajectoryId, Option<Box<Trajectory>>> = HashMap::new();
         let mut profiles: HashMap<String, Option<Box<Profile>>> = HashMap::new();
@@ -243,7 +251,14 @@ impl Store {
                     count += 1;
                     durable.push(Durable::Ended { action, bucket });
                 }
+                // Its agent was not told of it, and never is.
+                Op::Start { action, .. } if answered.contains(&action) => {}
+                Op::Start { action, record } => {
+                    batch.insert(&self.calls, action.as_str(), record.encode_to_vec());
+                    durable.push(Durable::Started(action));
+                }
                 Op::Answer { action, record } => {
+                    batch.remove(&self.calls, action.as_str());
                     let value = record.encode_to_vec();
                     bytes += value.len() as u64;
                     batch.insert(&results, action.as_str(), value);

@@ -76,8 +76,8 @@ fn queues_and_rewards_must_be_there() {
     let mut named = named(&[fixtures::pool("h20", "h20", 8)]);
     let gpu = fixtures::reward(
         "model",
-        "{gpu: {queue: q, pool: p, model: {path: m}, engine: {type: vLLM, image: i}, degrees: [1], \
-         footprints: [{degree: 1, device: 9Gi}]}}",
+        "{gpu: {queue: q, pool: p, model: {path: m}, engine: {type: vLLM, image: i}, ask: Pooling, \
+         degrees: [1], footprints: [{degree: 1, device: 9Gi}]}}",
     );
     named.rewards.insert("model".parse().unwrap(), gpu);
     assert_eq!(
