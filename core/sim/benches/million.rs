@@ -43,7 +43,7 @@ fn main() {
         "{} actions: {:.1} s of processor time, {:.1} s of wall time, {} MiB at most; mean ACT {:.3} s, \
          makespan {:.0} s, decisions p50 {:.1} us, p99 {:.1} us",
         report.actions,
-        (processor_time() - busy).as_secs_f64(),
+        processor_time().saturating_sub(busy).as_secs_f64(),
         began.elapsed().as_secs_f64(),
         peak_mib(),
         report.act_s.mean,
@@ -62,7 +62,8 @@ fn workload(actions: usize, every: usize, load: f64) -> Vec<Trajectory> {
             let phases = (0..TURNS.min(actions - submitted)).flat_map(|_| {
                 submitted += 1;
                 let elastic = submitted % every == 0;
-                let (units, median) = if elastic { (&[1, 2, 4, 8][..], 40.0) } else { (&[1][..], 1.5) };
+                let (units, median) =
+                    if elastic { (&[1, 2, 4, 8][..], 40.0) } else { (&[1][..], 1.5) };
                 let duration = random.lognormal(median, 0.8);
                 work += duration;
                 let units = units.iter().map(|units| units * UNIT).collect();
