@@ -16,7 +16,7 @@ use crate::time::Time;
 pub const WINDOW: usize = 192;
 /// What the end of the last action weighs against the mean completion time: of two plans
 /// that are nearly as good the one that ends sooner is better.
-pub(super) const LAST_END: f64 = 0.03;
+pub(super) const LAST_END: f64 = 0.05;
 /// The same where nothing but the end counts, among plans that end alike.
 pub(super) const LAST_END_ALONE: f64 = 100.0;
 /// Once the roll-outs of one decision have started so many actions, no further rule is tried.

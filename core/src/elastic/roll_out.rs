@@ -26,8 +26,6 @@ pub(super) struct Scene<'a, S: Space> {
     /// Seconds that all that waits has waited, and all, those expected included, will run at the
     /// fastest: whatever is played, they cost no less.
     floor: f64,
-    /// The last end, in seconds from now, if each that is expected started at once at its fastest.
-    soonest_end: f64,
     /// What the end of the last trajectory weighs against the mean completion time.
     last_end: f64,
     /// Actions that roll-outs have started so far.
@@ -91,8 +89,6 @@ impl<'a, S: Space> Scene<'a, S> {
         let waiting = line.waiting.iter();
         let waiting = waiting.map(|w| fastest(w.work) + line.now.since(w.submitted).as_secs_f64());
         let floor = waiting.chain(expected.iter().map(|e| fastest(e.work))).sum();
-        let ends_soonest = |e: &Expected| e.after + fastest(e.work) + e.work.tail();
-        let soonest_end = expected.iter().map(ends_soonest).fold(0.0, f64::max);
         Self {
             line,
             demands,
@@ -101,7 +97,6 @@ impl<'a, S: Space> Scene<'a, S> {
             ends: ends.map(|(order, (seconds, held))| End { seconds, order, held }).collect(),
             ranks: line.waiting.iter().map(|w| w.work.rank(w.submitted)).collect(),
             floor,
-            soonest_end,
             last_end,
             played: Cell::new(0),
             price_beyond,
@@ -122,8 +117,7 @@ impl<'a, S: Space> Scene<'a, S> {
         self.line.waiting.len() + self.expected.len() + self.line.running.len()
     }
 
-    /// Plays the line forward until all that waits, and all that is expected, is started, or
-    /// nothing waits or runs any more.
+    /// Plays the line forward until all that waits, and all that is expected, is started.
     /// `None` where the rule cannot be followed, or costs too much.
     pub(super) fn roll_out(&self, rule: Rule, until: Until) -> Option<Promise> {
         let order = self.order(rule)?;
@@ -137,7 +131,7 @@ impl<'a, S: Space> Scene<'a, S> {
             now: 0.0,
             horizon: self.expected.last().map_or(0.0, |last| last.after),
             at_once: true,
-            last_end: self.soonest_end,
+            last_end: 0.0,
             cost: 0.0,
             floor: self.floor,
             waiting: self.line.waiting.len(),
@@ -293,10 +287,7 @@ impl<S: Space> Play<'_, S> {
             }
             self.at_once = false;
             let arrival = expected.get(next).map(|e| e.after);
-            // Nothing waits or runs: what comes then is the same whatever is started now, and counts
-            // at its fastest.
-            let idle = next_end.is_none() && line.beyond == 0;
-            if first.is_none() && (arrival.is_none() || idle) {
+            if first.is_none() && arrival.is_none() {
                 break;
             }
             if next_end.is_some_and(|end| arrival.is_none_or(|arrival| end <= arrival)) {
@@ -315,7 +306,7 @@ impl<S: Space> Play<'_, S> {
         }
         // Those beyond the window wait until it is empty.
         let beyond = line.beyond as f64 * self.now;
-        let cost = self.cost + self.floor + beyond + self.end_costs();
+        let cost = self.cost + beyond + self.end_costs();
         (cost < self.limit).then_some(Promise { cost, starts: self.starts })
     }
 }

@@ -54,7 +54,8 @@ proptest! {
     }
 
     /// A handful of equal actions at once on two cores, as test suites come to a laptop: the mean
-    /// is no worse than under the better of one and two cores for all.
+    /// is no worse than under the better of one and two cores for all, but for what the last end
+    /// weighs.
     #[test]
     fn on_two_cores_no_fixed_degree_is_better(
         count in 1..9_usize,
@@ -69,7 +70,7 @@ proptest! {
         let jobs = vec![job; count];
         let ours = elastic(2, &jobs).flow(&jobs);
         let theirs = [1, 2].map(|limit| fixed(2, &jobs, limit).flow(&jobs));
-        prop_assert!(ours <= 1.01 * theirs[0].min(theirs[1]) + 1e-6, "{ours} s, fixed {theirs:?}");
+        prop_assert!(ours <= 1.02 * theirs[0].min(theirs[1]) + 1e-6, "{ours} s, fixed {theirs:?}");
     }
 
     /// What can be resized is, within the cores; nothing starts before its turn.
