@@ -79,8 +79,11 @@ impl<'a> CpuElastic<'a> {
     fn decide(&mut self, node: &CpuNode<'a>, now: u64) -> Decision {
         let running = node.running.iter().map(|one| {
             let work = one.action.malleable.then(|| self.resizable.get(&one.of)).flatten();
-            let (submitted, left) = (at(one.submitted), one.left(now));
-            let resizable = work.map(|work| Resizable { work, submitted, left });
+            let resizable = work.map(|work| Resizable {
+                work,
+                submitted: at(one.submitted),
+                left: one.left(now),
+            });
             Running { ends: at(one.ends), units: units(one.units), resizable }
         });
         let waiting = self.waiting.values().take(WINDOW).map(|(queued, work)| {
@@ -120,7 +123,8 @@ impl<'a> CpuLine<'a> for CpuElastic<'a> {
         let decision = self.decide(node, now);
         let resized = decision.resizes.iter();
         changes.extend(resized.map(|given| Change::Resize(given.index, millionths(given.units))));
-        let seen: Vec<(Time, u64)> = self.waiting.keys().take(WINDOW).copied().collect();
+        let seen = decision.starts.iter().map(|given| given.index + 1).max().unwrap_or(0);
+        let seen: Vec<(Time, u64)> = self.waiting.keys().take(seen).copied().collect();
         for given in &decision.starts {
             let Some((queued, work)) = self.waiting.remove(&seen[given.index]) else { continue };
             if queued.action.malleable {

@@ -16,11 +16,11 @@ use crate::time::Time;
 pub const WINDOW: usize = 192;
 /// What the end of the last action weighs against the mean completion time: of two plans
 /// that are nearly as good the one that ends sooner is better.
-pub(super) const LAST_END: f64 = 0.1;
+pub(super) const LAST_END: f64 = 0.05;
 /// The same where nothing but the end counts, among plans that end alike.
 pub(super) const LAST_END_ALONE: f64 = 100.0;
-/// Actions that the roll-outs of one decision play, together.
-const BUDGET: usize = 800;
+/// Once the roll-outs of one decision have started so many actions, no further rule is tried.
+const BUDGET: usize = 400;
 
 /// Rules are compared at each decision where a roll-out plays up to so many actions; for each
 /// [`AGED`] more, the best is followed for one more decision.
@@ -163,11 +163,16 @@ impl Outlook {
         self.age = 0;
         let rules = Rule::for_line(scene.line);
         let incumbent = self.best.unwrap_or(rules[0]);
-        let count = (BUDGET / scene.size().max(1)).clamp(2, rules.len());
         let others = (0..rules.len()).map(|place| rules[(self.turn + place) % rules.len()]);
-        let others = others.filter(|other| *other != incumbent).take(count - 1);
+        let others = others.filter(|other| *other != incumbent);
         let mut best: Option<Promise> = None;
+        let mut tried = 0;
         for rule in std::iter::once(incumbent).chain(others) {
+            // The best so far is tried against at least one other.
+            if tried >= 2 && scene.played() >= BUDGET {
+                break;
+            }
+            tried += 1;
             if !(in_time || rule.keeps_order()) {
                 continue;
             }
@@ -177,7 +182,7 @@ impl Outlook {
                 best = Some(promise);
             }
         }
-        self.turn = (self.turn + count - 1) % rules.len();
+        self.turn = (self.turn + tried - 1) % rules.len();
         best
     }
 }

@@ -1,5 +1,6 @@
 //! What a rule leads to: a line played forward under it.
 
+use std::cell::Cell;
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
@@ -22,8 +23,13 @@ pub(super) struct Scene<'a, S: Space> {
     /// Ends of what runs.
     ends: BinaryHeap<End<S::Held>>,
     ranks: Vec<Time>,
+    /// Seconds that all that waits has waited, and all, those expected included, will run at the
+    /// fastest: whatever is played, they cost no less.
+    floor: f64,
     /// What the end of the last trajectory weighs against the mean completion time.
     last_end: f64,
+    /// Actions that roll-outs have started so far.
+    played: Cell<usize>,
     /// What a core-second costs that is taken from those who come after all that is expected.
     price_beyond: f64,
 }
@@ -79,6 +85,10 @@ impl<'a, S: Space> Scene<'a, S> {
     ) -> Self {
         let running = line.running.iter().map(|r| r.ends.since(line.now).as_secs_f64());
         let ends = running.zip(held).enumerate();
+        let fastest = |work: &Work| work.at_most(line.cores).seconds;
+        let waiting = line.waiting.iter();
+        let waiting = waiting.map(|w| fastest(w.work) + line.now.since(w.submitted).as_secs_f64());
+        let floor = waiting.chain(expected.iter().map(|e| fastest(e.work))).sum();
         Self {
             line,
             demands,
@@ -86,13 +96,20 @@ impl<'a, S: Space> Scene<'a, S> {
             room,
             ends: ends.map(|(order, (seconds, held))| End { seconds, order, held }).collect(),
             ranks: line.waiting.iter().map(|w| w.work.rank(w.submitted)).collect(),
+            floor,
             last_end,
+            played: Cell::new(0),
             price_beyond,
         }
     }
 
     fn demand(&self, index: usize) -> Demand {
         self.demands.get(index).copied().unwrap_or_default()
+    }
+
+    /// Actions that roll-outs have started so far, together.
+    pub(super) fn played(&self) -> usize {
+        self.played.get()
     }
 
     /// Actions that one roll-out plays, at most.
@@ -116,6 +133,8 @@ impl<'a, S: Space> Scene<'a, S> {
             at_once: true,
             last_end: 0.0,
             cost: 0.0,
+            floor: self.floor,
+            waiting: self.line.waiting.len(),
             starts: Vec::new(),
         };
         let mut order = order.as_slice();
@@ -125,7 +144,7 @@ impl<'a, S: Space> Scene<'a, S> {
             for (index, units) in arranged.into_iter().enumerate() {
                 let work = self.line.waiting[index].work;
                 let chosen = work.choices().iter().find(|choice| choice.units == units)?;
-                play.start(self.waited(index), *chosen, Demand::default(), work.tail())?;
+                play.start(self.waited(index), *chosen, Demand::default(), work)?;
                 play.starts.push(Given { index, units });
             }
         }
@@ -185,24 +204,39 @@ struct Play<'a, S: Space> {
     at_once: bool,
     last_end: f64,
     cost: f64,
+    /// What those that are not started will cost at least, besides waiting from the instant on from
+    /// which the rest is played: what [`Scene::floor`] says, less the instants at which they came.
+    floor: f64,
+    /// Those that have come and are not started.
+    waiting: usize,
     starts: Vec<Given>,
 }
 
 impl<S: Space> Play<'_, S> {
-    /// Starts one that has waited for so many seconds, now; `None` where that costs too
-    /// much.
-    fn start(&mut self, waited: f64, choice: Choice, demand: Demand, tail: f64) -> Option<()> {
+    /// Starts one that has waited for so many seconds, now; `None` where that, with the least
+    /// that the others will cost, is too much.
+    fn start(&mut self, waited: f64, choice: Choice, demand: Demand, work: &Work) -> Option<()> {
         let (held, lost) = self.room.take(demand, choice.units)?;
         let seconds = self.now + choice.seconds + lost;
         self.ends.push(End { seconds, order: self.order, held });
         self.order += 1;
-        self.last_end = self.last_end.max(seconds + tail);
+        self.scene.played.set(self.scene.played.get() + 1);
+        self.last_end = self.last_end.max(seconds + work.tail());
         self.cost += waited + choice.seconds + lost;
+        self.floor -= work.at_most(self.scene.line.cores).seconds + waited - self.now;
+        self.waiting -= 1;
         let beyond = seconds - self.horizon.max(self.now);
         if beyond > 0.0 {
             self.cost += self.scene.price_beyond * choice.units.as_f64() * beyond;
         }
-        (self.cost < self.limit).then_some(())
+        let others = self.floor + (self.waiting + self.scene.line.beyond) as f64 * self.now;
+        (self.cost + others + self.end_costs() < self.limit).then_some(())
+    }
+
+    /// What the last end so far weighs.
+    fn end_costs(&self) -> f64 {
+        let members = self.scene.line.waiting.len() + self.scene.expected.len();
+        self.scene.last_end * members as f64 * self.last_end
     }
 
     fn until_all_started(mut self, rule: Rule, order: &[usize]) -> Option<Promise> {
@@ -235,7 +269,7 @@ impl<S: Space> Play<'_, S> {
                 if let Some(choice) =
                     rule.choose(work, demand, &self.room, line.cores, behind, soonest.max(0.0))
                 {
-                    self.start(waited, choice, demand, work.tail())?;
+                    self.start(waited, choice, demand, work)?;
                     if let Some(index) = here.filter(|index| !overtaken(*index)) {
                         if self.at_once {
                             self.starts.push(Given { index, units: choice.units });
@@ -265,13 +299,14 @@ impl<S: Space> Play<'_, S> {
                 // Neither an end nor an arrival: the first never fits.
                 self.now = self.now.max(arrival?);
                 come.push(Reverse((expected[next].rank, next)));
+                self.floor -= expected[next].after;
+                self.waiting += 1;
                 next += 1;
             }
         }
-        let members = line.waiting.len() + expected.len();
         // Those beyond the window wait until it is empty.
         let beyond = line.beyond as f64 * self.now;
-        let cost = self.cost + beyond + self.scene.last_end * members as f64 * self.last_end;
+        let cost = self.cost + beyond + self.end_costs();
         (cost < self.limit).then_some(Promise { cost, starts: self.starts })
     }
 }

@@ -77,6 +77,9 @@ impl Rule {
         behind: usize,
         next_end: f64,
     ) -> Option<Choice> {
+        if let [only] = work.choices() {
+            return room.holds(demand, only.units).then_some(*only);
+        }
         let (factor, base) = match self {
             Self::AtMost(limit) => {
                 let choice = work.at_most(limit.min(cores));

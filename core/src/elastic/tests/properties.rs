@@ -53,6 +53,26 @@ proptest! {
         }
     }
 
+    /// A handful of equal actions at once on two cores, as test suites come to a laptop: the mean
+    /// is no worse than under the better of one and two cores for all, but for what the last end
+    /// weighs.
+    #[test]
+    fn on_two_cores_no_fixed_degree_is_better(
+        count in 1..9_usize,
+        seconds in 0.1..100.0_f64,
+        serial in 0.0..=1.0_f64,
+    ) {
+        let job = Job {
+            submitted: Time::ZERO,
+            work: work(&[1.0, 2.0], seconds, serial),
+            malleable: false,
+        };
+        let jobs = vec![job; count];
+        let ours = elastic(2, &jobs).flow(&jobs);
+        let theirs = [1, 2].map(|limit| fixed(2, &jobs, limit).flow(&jobs));
+        prop_assert!(ours <= 1.02 * theirs[0].min(theirs[1]) + 1e-6, "{ours} s, fixed {theirs:?}");
+    }
+
     /// What can be resized is, within the cores; nothing starts before its turn.
     #[test]
     fn malleable_actions_share_the_cores(cores in 8..33_u32, jobs in jobs(5, 30, 100.0)) {
