@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use rollwright_e2e::client::{Client, shell};
-use rollwright_e2e::{docker, stack, wait};
+use rollwright_e2e::program::{init, program};
+use rollwright_e2e::{docker, wait};
 use tokio::process::{Child, Command};
 
 const LIMIT: Duration = Duration::from_mins(1);
@@ -17,7 +18,7 @@ fn node() -> String {
 }
 
 fn standalone(state: &Path, manifests: &Path) -> anyhow::Result<Command> {
-    let mut command = Command::new(stack::binaries()?.join("rollwright"));
+    let mut command = Command::new(program("rollwright")?);
     command
         .args(["standalone", "--node", &node(), "--filename"])
         .arg(manifests)
@@ -26,7 +27,7 @@ fn standalone(state: &Path, manifests: &Path) -> anyhow::Result<Command> {
         .arg("--state-dir")
         .arg(state)
         .arg("--init")
-        .arg(stack::init()?)
+        .arg(init()?)
         .args(["--metrics-addr", "127.0.0.1:0", "--agent-metrics-addr", "127.0.0.1:0"])
         .stdin(Stdio::null())
         .kill_on_drop(true);
