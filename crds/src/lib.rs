@@ -3,7 +3,8 @@
 //! that the one-machine mode does in its place.
 //!
 //! - one module per kind: [`pool`], [`job`], [`queue`], [`reward`];
-//! - shared types: [`quantity`], [`duration`], [`name`], [`command`], [`conditions`];
+//! - shared types: [`quantity`], [`duration`], [`name`], [`degrees`], [`command`],
+//!   [`conditions`];
 //! - [`parse`] reads manifests, [`rules`] checks what a type alone cannot say, and
 //!   [`definitions`] generates `manifests/crds/`.
 
@@ -18,6 +19,7 @@
 pub mod command;
 pub mod conditions;
 pub mod definitions;
+pub mod degrees;
 pub mod duration;
 pub mod engine;
 pub mod job;
@@ -31,6 +33,7 @@ pub mod reward;
 pub mod rules;
 
 pub use command::CommandLine;
+pub use degrees::Degrees;
 pub use duration::TimeSpan;
 pub use job::{RolloutJob, RolloutJobSpec};
 pub use manifest::Manifest;

@@ -15,6 +15,7 @@ mod references;
 mod reward;
 mod unavailable;
 
+use crate::degrees::Degrees;
 pub use references::references;
 pub use unavailable::Unavailable;
 
@@ -112,7 +113,7 @@ impl<'a> Check<'a> {
     }
 
     /// GPUs of a worker or service in ascending order.
-    pub(crate) fn degrees(&mut self, degrees: &[u32]) {
+    pub(crate) fn degrees(&mut self, degrees: &Degrees) {
         self.count("degrees", degrees.len(), 1..=4);
         let mut at = self.field("degrees");
         at.require(

@@ -9,14 +9,17 @@ use hyper_util::rt::TokioIo;
 use rollwright_proto::v1::action_event::Event;
 use rollwright_proto::v1::action_service_client::ActionServiceClient;
 use rollwright_proto::v1::{
-    ActionEvent, CancelRequest, CloseTrajectoryRequest, Command, ExecuteRequest, Fault, FileTarget,
-    Finished, GetFileRequest, OpenTrajectoryRequest, OpenTrajectoryResponse, PutFileRequest,
-    Started, StatsRequest, StatsResponse, command::Program, output::Stream as OutputStream,
-    put_file_request::Part,
+    ActionEvent, CallRequest, CallResponse, CancelRequest, CloseTrajectoryRequest, Command,
+    ExecuteRequest, Fault, FileTarget, Finished, GetFileRequest, OpenTrajectoryRequest,
+    OpenTrajectoryResponse, PutFileRequest, Started, StatsRequest, StatsResponse, command::Program,
+    output::Stream as OutputStream, put_file_request::Part,
 };
 use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Status, Streaming};
+
+/// Bytes of an answer: what a reward service may say, and more.
+const MAX_ANSWER: usize = 16 << 20;
 
 /// A gRPC channel over a unix socket.
 pub async fn channel(socket: &Path) -> anyhow::Result<Channel> {
@@ -131,7 +134,8 @@ pub struct Client {
 impl Client {
     /// Connects to a queue's unix socket.
     pub async fn connect(socket: &Path) -> anyhow::Result<Self> {
-        Ok(Self { service: ActionServiceClient::new(channel(socket).await?) })
+        let service = ActionServiceClient::new(channel(socket).await?);
+        Ok(Self { service: service.max_decoding_message_size(MAX_ANSWER) })
     }
 
     /// Opens a trajectory and waits until its sandbox is ready.
@@ -172,6 +176,11 @@ impl Client {
     pub async fn cancel(&mut self, id: &str) -> Result<bool, Status> {
         let request = CancelRequest { action_id: id.to_owned(), job: String::new() };
         Ok(self.service.cancel(request).await?.into_inner().cancelled)
+    }
+
+    /// A call of a reward service.
+    pub async fn call(&mut self, request: CallRequest) -> Result<CallResponse, Status> {
+        Ok(self.service.call(request).await?.into_inner())
     }
 
     /// Writes a file, or unpacks a tar at `path`.

@@ -1,25 +1,27 @@
 //! A gateway as a process of its own, before engine-sims, which are simulators.
 
+mod engines;
 mod judge;
 mod record;
 mod reply;
+mod setup;
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use reqwest::{RequestBuilder, Response};
-use rollwright_engine_sim::EngineSim;
 use serde_json::{Value, json};
 use tokio::process::{Child, Command};
 
-use crate::stack::binaries;
+use crate::program::{child, terminate};
 use crate::wait;
+pub use engines::{engines, ensure_rules_kept, slow};
 pub use judge::Judge;
 pub use record::Record;
 pub use reply::{Stream, StreamEnd};
+pub use setup::Setup;
 
 /// Never reached by a test that passes.
 pub const LIMIT: Duration = Duration::from_mins(1);
@@ -27,23 +29,6 @@ pub const LIMIT: Duration = Duration::from_mins(1);
 pub const KEY: &str = "0123456789abcdef-key";
 /// The job.
 pub const JOB: &str = "job";
-
-/// What a gateway is started with.
-#[derive(Debug, Clone, Default)]
-pub struct Setup {
-    /// Its engines as `--engine` takes them; they are called `engine-0` and so on.
-    pub engines: Vec<String>,
-    /// `spec.engine.type`; vLLM where not given.
-    pub engine: Option<&'static str>,
-    /// Fields of `spec.rollout`, over a group of one and a batch of one.
-    pub rollout: Value,
-    /// A serverless reward service that scores everything.
-    pub reward: Option<String>,
-    /// Teachers: name, `spec.gpu.engine.type`, and the address that it always runs at.
-    pub teachers: Vec<(&'static str, &'static str, String)>,
-    /// The socket of an action queue.
-    pub queue: Option<PathBuf>,
-}
 
 /// A gateway. Dropping it without [`Gateway::stop`] prints its log.
 #[derive(Debug)]
@@ -55,87 +40,6 @@ pub struct Gateway {
     url: String,
     client: reqwest::Client,
 }
-
-impl Setup {
-    /// Before these engines.
-    pub fn before(engines: &[EngineSim]) -> Self {
-        Self { engines: engines.iter().map(EngineSim::url).collect(), ..Self::default() }
-    }
-
-    /// With other fields of `spec.rollout`.
-    #[must_use]
-    pub fn rollout(self, rollout: Value) -> Self {
-        Self { rollout, ..self }
-    }
-
-    /// The job's manifest.
-    pub fn job(&self) -> Value {
-        let mut rollout = json!({"groupSize": 1, "batchGroups": 1});
-        if let (Some(all), Some(own)) = (rollout.as_object_mut(), self.rollout.as_object()) {
-            all.extend(own.clone());
-        }
-        let mut spec = json!({
-            "model": {"path": "engine-sim"},
-            "engine": {"type": self.engine.unwrap_or("vLLM"), "image": "engine-sim"},
-            "allocation": {"fixed": {"groups": [{"pool": "gpus", "degree": 1, "workers": 1}]}},
-            "rollout": rollout,
-        });
-        let judge = self.reward.is_some().then_some("judge");
-        let names = judge.into_iter().chain(self.teachers.iter().map(|(name, ..)| *name));
-        let services: Vec<Value> = names.map(|name| json!({"name": name})).collect();
-        if !services.is_empty() {
-            spec["rewardServices"] = services.into();
-        }
-        if self.queue.is_some() {
-            spec["actionQueue"] = json!({"name": "test"});
-        }
-        json!({"apiVersion": "rollwright.dev/v1alpha1", "kind": "RolloutJob",
-            "metadata": {"name": JOB}, "spec": spec})
-    }
-
-    fn write(&self, dir: &Path) -> anyhow::Result<()> {
-        std::fs::create_dir_all(dir)?;
-        // JSON is YAML.
-        std::fs::write(dir.join("job.yaml"), self.job().to_string())?;
-        std::fs::write(dir.join("pool.yaml"), POOL)?;
-        if let Some(url) = &self.reward {
-            let reward = json!({"apiVersion": "rollwright.dev/v1alpha1", "kind": "RewardService",
-                "metadata": {"name": "judge"}, "spec": {"serverless": {"url": url}}});
-            std::fs::write(dir.join("reward.yaml"), reward.to_string())?;
-        }
-        if !self.teachers.is_empty() {
-            let queue = json!({"apiVersion": "rollwright.dev/v1alpha1", "kind": "ActionQueue",
-                "metadata": {"name": "teachers"}, "spec": {"pools": ["gpus"]}});
-            std::fs::write(dir.join("teachers.yaml"), queue.to_string())?;
-        }
-        for (name, engine, _) in &self.teachers {
-            let teacher = json!({"apiVersion": "rollwright.dev/v1alpha1", "kind": "RewardService",
-                "metadata": {"name": name}, "spec": {"gpu": {"queue": "teachers", "pool": "gpus",
-                "ask": "LogProbs", "model": {"path": "engine-sim"}, "degrees": [1],
-                "engine": {"type": engine, "image": "engine-sim"},
-                "footprints": [{"degree": 1, "device": "16Gi"}]}}});
-            std::fs::write(dir.join(format!("{name}.yaml")), teacher.to_string())?;
-        }
-        if self.queue.is_some() {
-            let queue = Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests/queue.yaml");
-            std::fs::copy(queue, dir.join("queue.yaml"))?;
-        }
-        Ok(())
-    }
-}
-
-const POOL: &str = "\
-apiVersion: rollwright.dev/v1alpha1
-kind: ResourcePool
-metadata:
-  name: gpus
-spec:
-  gpu:
-    class: h20
-    profile: {tflops: 148, hbm: 96Gi, hbmTbps: 4}
-    gpusPerNode: 8
-    hosts: [Generation, Reward]
-";
 
 impl Gateway {
     /// Starts one, and waits until every engine takes requests.
@@ -152,10 +56,7 @@ impl Gateway {
 
     /// The program on this gateway's directory, whose output goes to `log`.
     pub fn command(&self, log: &str) -> anyhow::Result<Command> {
-        let program = binaries()?.join("rollwright");
-        ensure!(program.exists(), "`{}` is not built: run `make build`", program.display());
-        let log = std::fs::File::create(self.dir.path().join(log))?;
-        let mut command = Command::new(program);
+        let mut command = child("rollwright", &self.dir.path().join(log))?;
         command
             .arg("gateway")
             .arg("--filename")
@@ -177,12 +78,7 @@ impl Gateway {
         command
             // The judge of the tests is on the loopback.
             .env("NO_PROXY", "127.0.0.1")
-            .env("NO_COLOR", "1")
-            .env("RUST_LOG", std::env::var("RUST_LOG").unwrap_or_else(|_| "info".to_owned()))
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log)
-            .kill_on_drop(true);
+            .env("NO_COLOR", "1");
         Ok(command)
     }
 
@@ -232,14 +128,9 @@ impl Gateway {
 
     /// SIGTERM, after which it ends well.
     pub async fn stop(mut self) -> anyhow::Result<()> {
-        let mut process = self.process.take().context("the gateway is not running")?;
-        let pid = process.id().context("it has ended already")?.to_string();
-        ensure!(Command::new("kill").arg(pid).status().await?.success());
-        let ended = tokio::time::timeout(LIMIT, process.wait()).await;
-        let log = self.log(&format!("gateway-{}.log", self.starts));
-        let status = ended.with_context(|| format!("it does not stop: {log}"))??;
-        ensure!(status.success(), "it stopped with {status}: {log}");
-        Ok(())
+        let process = self.process.take().context("the gateway is not running")?;
+        let ended = terminate(process).await;
+        ended.with_context(|| self.log(&format!("gateway-{}.log", self.starts)))
     }
 
     /// Where it listens.
@@ -314,6 +205,13 @@ impl Gateway {
         let (status, reply) = self.tell(trajectory, "complete", &json!({"reward": reward})).await?;
         ensure!(status == 202, "{trajectory}: {status} {reply}");
         Ok(())
+    }
+
+    /// A trajectory's whole turn, not streamed: what was said.
+    pub async fn turn(&self, trajectory: &str, body: &Value) -> anyhow::Result<String> {
+        let reply = self.expect(200, &format!("/t/{trajectory}/v1/chat/completions"), body).await?;
+        let text = reply["choices"][0]["message"]["content"].as_str().context("no text")?;
+        Ok(text.to_owned())
     }
 
     /// Waits until a trajectory is in `state`.

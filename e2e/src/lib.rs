@@ -7,6 +7,8 @@ pub mod client;
 pub mod docker;
 pub mod gateway;
 pub mod load;
+mod pair;
+pub mod program;
 pub mod rewards;
 pub mod stack;
 pub mod wait;

@@ -3,24 +3,22 @@
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
-use std::time::Duration;
 
-use anyhow::{Context as _, bail, ensure};
-use rollwright_proto::v1::action_service_client::ActionServiceClient;
+use anyhow::Context as _;
 use rollwright_proto::v1::{
-    CallRequest, CallResponse, CancelRequest, EngineStats, GpuPoolStats, RewardServiceStats,
-    StatsRequest,
+    CallHeader, CallRequest, CallResponse, EngineStats, GpuPoolStats, RewardServiceStats,
+    StatsResponse,
 };
-use tempfile::TempDir;
-use tokio::process::{Child, Command};
-use tonic::transport::Channel;
 
-use crate::{client, docker, stack};
+use tokio::process::{Child, Command};
+
+use crate::client::Client;
+use crate::docker;
+use crate::pair::Pair;
+use crate::program::program;
 
 /// Environment variable of our engines.
 const MARK: &str = "ROLLWRIGHT_TEST";
-const READY: Duration = Duration::from_mins(2);
 
 /// A reward service of the test: an engine-sim.
 #[derive(Debug, Clone)]
@@ -31,198 +29,179 @@ pub struct Service {
     pub degrees: Vec<u32>,
     /// GiB of each GPU, awake; asleep it keeps one.
     pub device: u32,
+    /// GiB of the node's memory as long as its process lives.
+    pub host: u32,
     /// Milliseconds that a token takes.
     pub step_ms: u32,
+    /// Seconds that a sleeping engine may take to come back.
+    pub wake: u32,
+}
+
+impl Service {
+    /// A fast one, of which a GPU of 80 GiB holds one awake.
+    pub fn new(name: &str, degrees: &[u32]) -> Self {
+        let (name, degrees) = (name.to_owned(), degrees.to_vec());
+        Self { name, degrees, device: 50, host: 1, step_ms: 1, wake: 60 }
+    }
 }
 
 /// A caller.
 #[derive(Debug, Clone)]
-pub struct Calls(ActionServiceClient<Channel>);
+pub struct Calls(Client);
 
 /// Queue and agent. Dropped before [`Rewards::stop`], it prints their logs.
 #[derive(Debug)]
 pub struct Rewards {
-    dir: TempDir,
-    node: String,
-    gpus: String,
-    queue: Option<Child>,
-    agent: Option<Child>,
+    pair: Pair,
+    node: Node,
+}
+
+/// What the agent's node offers.
+#[derive(Debug, Clone, Copy)]
+pub struct Node {
+    /// GPUs.
+    pub gpus: u32,
+    /// GiB of each.
+    pub device: u32,
+    /// GiB of its memory for engines.
+    pub host: u32,
+}
+
+impl Node {
+    fn offer(self, agent: &mut Command, policy: &Path) {
+        let Self { gpus, device, host } = self;
+        agent
+            .args(["--fake-gpus", &format!("{gpus}:{device}Gi")])
+            .args(["--fake-bandwidth", "1000000000000"])
+            .args(["--engine-memory-mib", &(u64::from(host) << 10).to_string()])
+            .arg("--policy")
+            .arg(policy)
+            .args(["--docker-socket", docker::SOCKET, "--remove-on-exit"]);
+    }
+
+    /// GPUs of 80 GiB, and memory for all engines.
+    pub fn of(gpus: u32) -> Self {
+        Self { gpus, device: 80, host: 1024 }
+    }
 }
 
 impl Rewards {
-    /// Starts both, with `gpus` as `--fake-gpus` takes them.
-    pub async fn start(name: &str, gpus: &str, services: &[Service]) -> anyhow::Result<Self> {
-        let mut rewards = Self {
-            // Short, so that the sockets below it fit in 108 bytes.
-            dir: tempfile::Builder::new().prefix("rw-").tempdir_in("/tmp")?,
-            node: format!("{name}-{}", std::process::id()),
-            gpus: gpus.to_owned(),
-            queue: None,
-            agent: None,
-        };
-        let manifests = rewards.dir.path().join("manifests");
+    /// Starts both.
+    pub async fn start(name: &str, node: Node, services: &[Service]) -> anyhow::Result<Self> {
+        let mut rewards = Self { pair: Pair::new(name)?, node };
+        let manifests = rewards.manifests();
         std::fs::create_dir(&manifests)?;
-        std::fs::write(manifests.join("all.yaml"), manifest(services, rewards.dir.path())?)?;
-        let policy = "engines: {programs: [\"*\"]}\n";
-        std::fs::write(rewards.dir.path().join("policy.yaml"), policy)?;
+        let services = manifest(services, rewards.pair.dir())?;
+        std::fs::write(manifests.join("all.yaml"), services)?;
+        std::fs::write(rewards.policy(), "engines: {programs: [\"*\"]}\n")?;
         rewards.start_queue().await?;
         rewards.start_agent()?;
         Ok(rewards)
     }
 
+    fn manifests(&self) -> PathBuf {
+        self.pair.dir().join("manifests")
+    }
+
     /// Starts the queue and waits until it answers.
     pub async fn start_queue(&mut self) -> anyhow::Result<()> {
-        let mut command = self.command("rollwright", "queue.log")?;
-        let path = |name: &str| self.dir.path().join(name);
-        command
-            .arg("queue")
-            .arg("--filename")
-            .arg(path("manifests"))
-            .arg("--listen")
-            .arg(format!("unix:{}", self.socket().display()))
-            .arg("--link")
-            .arg(format!("unix:{}", path("link.sock").display()))
-            .arg("--state-dir")
-            .arg(path("queue"))
-            .args(["--metrics-addr", "127.0.0.1:0"]);
-        self.queue = Some(command.spawn().context("the queue does not start")?);
-        let socket = self.socket();
-        let queue = self.queue.as_mut().context("just started")?;
-        crate::wait::until("the queue answers", READY, async || {
-            if let Some(status) = queue.try_wait()? {
-                bail!("the queue ended: {status}");
-            }
-            match Calls::connect(&socket).await {
-                Ok(calls) => Ok(calls.pool().await.is_ok()),
-                Err(_) => Ok(false),
-            }
-        })
-        .await
+        self.pair.start_queue(&self.manifests()).await
     }
 
     /// Starts the agent.
     pub fn start_agent(&mut self) -> anyhow::Result<()> {
-        let mut command = self.command("rollwright-agent", "agent.log")?;
-        let path = |name: &str| self.dir.path().join(name);
-        command
-            .arg("--queue")
-            .arg(format!("unix:{}", path("link.sock").display()))
-            .args(["--node", &self.node, "--pool", "judges"])
-            .args(["--fake-gpus", &self.gpus, "--fake-bandwidth", "1000000000000"])
-            .args(["--engine-memory-mib", "1048576"])
-            .arg("--state-dir")
-            .arg(path("agent"))
-            .arg("--policy")
-            .arg(path("policy.yaml"))
-            .args(["--docker-socket", docker::SOCKET, "--remove-on-exit"])
-            .arg("--init")
-            .arg(stack::init()?)
-            .args(["--metrics-addr", "127.0.0.1:0"]);
-        self.agent = Some(command.spawn().context("the agent does not start")?);
-        Ok(())
+        let (node, policy) = (self.node, self.policy());
+        self.pair.start_agent("judges", |agent| node.offer(agent, &policy))
+    }
+
+    /// Starts an agent of another node that takes the first one's engines to be its own, and
+    /// waits until it is linked. It is killed when it is dropped.
+    pub async fn start_impostor(&mut self) -> anyhow::Result<Child> {
+        let state = self.pair.dir().join("impostor");
+        let engines = state.join("engines");
+        std::fs::create_dir_all(&engines)?;
+        for record in std::fs::read_dir(self.pair.dir().join("agent/engines"))? {
+            let record = record?;
+            if record.file_type()?.is_file() {
+                std::fs::copy(record.path(), engines.join(record.file_name()))?;
+            }
+        }
+        let mut command = self.pair.agent("judges", "impostor")?;
+        self.node.offer(&mut command, &self.policy());
+        let impostor = command.spawn().context("the impostor does not start")?;
+        let linked = |stats: &StatsResponse| stats.gpu_pools.iter().any(|pool| pool.nodes == 2);
+        self.pair.until("the impostor is linked", linked).await?;
+        Ok(impostor)
+    }
+
+    fn policy(&self) -> PathBuf {
+        self.pair.dir().join("policy.yaml")
     }
 
     /// Waits until the queue has the node's GPUs.
     pub async fn linked(&mut self) -> anyhow::Result<()> {
-        let calls = self.calls().await?;
-        let agent = self.agent.as_mut().context("the agent is not running")?;
-        crate::wait::until("the GPUs are linked", READY, async || {
-            if let Some(status) = agent.try_wait()? {
-                bail!("the agent ended: {status}");
-            }
-            Ok(calls.pool().await?.nodes == 1)
-        })
-        .await
-    }
-
-    fn command(&self, program: &str, log: &str) -> anyhow::Result<Command> {
-        let path = stack::binaries()?.join(program);
-        ensure!(path.exists(), "`{}` is not built: run `make build`", path.display());
-        let log =
-            std::fs::File::options().create(true).append(true).open(self.dir.path().join(log))?;
-        let mut command = Command::new(path);
-        command
-            .env("RUST_LOG", std::env::var("RUST_LOG").unwrap_or_else(|_| "info".to_owned()))
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log)
-            .kill_on_drop(true);
-        Ok(command)
+        let linked = |stats: &StatsResponse| stats.gpu_pools.iter().any(|pool| pool.nodes == 1);
+        self.pair.until("the GPUs are linked", linked).await
     }
 
     /// Where the queue takes callers.
     pub fn socket(&self) -> PathBuf {
-        self.dir.path().join("queue.sock")
+        self.pair.socket()
     }
 
     /// A new caller.
     pub async fn calls(&self) -> anyhow::Result<Calls> {
-        Calls::connect(&self.socket()).await
+        Ok(Calls(self.pair.client().await?))
     }
 
     /// Orders a failure of the fake: see `rollwright_agent::gpu::fake::FakeFailure`.
     pub fn fail(&self, failure: &str) -> anyhow::Result<()> {
-        let dir = self.dir.path().join("agent/fake-gpus");
-        std::fs::create_dir_all(&dir)?;
-        Ok(std::fs::write(dir.join(failure), "")?)
+        std::fs::create_dir_all(self.failures())?;
+        Ok(std::fs::write(self.failures().join(failure), "")?)
     }
 
-    /// Takes a file of [`Self::fail`] away, such as that of a lost GPU.
+    /// Takes back what [`Self::fail`] ordered, if it has not happened yet; a lost GPU is back.
     pub fn heal(&self, failure: &str) -> anyhow::Result<()> {
-        Ok(std::fs::remove_file(self.dir.path().join("agent/fake-gpus").join(failure))?)
+        match std::fs::remove_file(self.failures().join(failure)) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.into()),
+            _ => Ok(()),
+        }
+    }
+
+    fn failures(&self) -> PathBuf {
+        self.pair.dir().join("agent/fake-gpus")
     }
 
     /// SIGKILL to the queue.
     pub async fn kill_queue(&mut self) -> anyhow::Result<()> {
-        self.queue.take().context("the queue is not running")?.kill().await?;
-        Ok(())
+        self.pair.kill_queue().await
     }
 
     /// SIGKILL to the agent. Its engines live on.
     pub async fn kill_agent(&mut self) -> anyhow::Result<()> {
-        self.agent.take().context("the agent is not running")?.kill().await?;
-        Ok(())
+        self.pair.kill_agent().await
     }
 
     /// SIGTERM to the agent; returns when it has ended. Its engines end with it.
     pub async fn end_agent(&mut self) -> anyhow::Result<()> {
-        stack::terminate(self.agent.take().context("the agent is not running")?).await
+        self.pair.end_agent().await
     }
 
     /// Ends all, engines too.
     pub async fn stop(mut self) -> anyhow::Result<()> {
-        for child in [self.agent.take(), self.queue.take()].into_iter().flatten() {
-            stack::terminate(child).await?;
-        }
-        self.end_engines();
-        Ok(())
-    }
-
-    /// Engines outlive their agent: ours have a mark in their environment.
-    fn end_engines(&self) {
-        for pid in engines_below(self.dir.path()) {
-            if let Some(pid) = rustix::process::Pid::from_raw(pid) {
-                // It may have ended by itself.
-                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-            }
-        }
-    }
-
-    fn print_logs(&self) {
-        for log in ["queue.log", "agent.log"] {
-            let text = std::fs::read_to_string(self.dir.path().join(log)).unwrap_or_default();
-            let tail: Vec<&str> = text.lines().rev().take(80).collect();
-            eprintln!("--- {log} of node {}", self.node);
-            tail.iter().rev().for_each(|line| eprintln!("{line}"));
-        }
+        self.pair.stop().await
     }
 }
 
 impl Drop for Rewards {
     fn drop(&mut self) {
-        if self.queue.is_some() || self.agent.is_some() {
-            self.print_logs();
-            self.end_engines();
+        self.pair.abandon();
+        // They outlive their agent.
+        for pid in engines_below(self.pair.dir()) {
+            if let Some(pid) = rustix::process::Pid::from_raw(pid) {
+                // It may have ended by itself.
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            }
         }
     }
 }
@@ -243,13 +222,12 @@ pub fn engines_below(dir: &Path) -> Vec<i32> {
 impl Calls {
     /// Of the queue behind a socket.
     pub async fn connect(socket: &Path) -> anyhow::Result<Self> {
-        let client = ActionServiceClient::new(client::channel(socket).await?);
-        Ok(Self(client.max_decoding_message_size(16 << 20)))
+        Ok(Self(Client::connect(socket).await?))
     }
 
     /// One call as it is.
     pub async fn call(&self, request: CallRequest) -> Result<CallResponse, tonic::Status> {
-        Ok(self.0.clone().call(request).await?.into_inner())
+        self.0.clone().call(request).await
     }
 
     /// A completion of `tokens` tokens by a service.
@@ -264,13 +242,12 @@ impl Calls {
 
     /// Cancels a call.
     pub async fn cancel(&self, id: &str) -> anyhow::Result<bool> {
-        let request = CancelRequest { action_id: id.to_owned(), job: String::new() };
-        Ok(self.0.clone().cancel(request).await?.into_inner().cancelled)
+        Ok(self.0.clone().cancel(id).await?)
     }
 
     /// The pool as the queue sees it.
     pub async fn pool(&self) -> anyhow::Result<GpuPoolStats> {
-        let stats = self.0.clone().stats(StatsRequest {}).await?.into_inner();
+        let stats = self.0.clone().stats().await?;
         stats.gpu_pools.into_iter().next().context("the queue has no GPU pool")
     }
 
@@ -291,10 +268,7 @@ pub fn completion(id: &str, service: &str, tokens: u32) -> CallRequest {
     let body = serde_json::json!({
         "model": service, "prompt": format!("rate this: {id}"), "max_tokens": tokens
     });
-    let header = |name: &str, value: &str| rollwright_proto::v1::CallHeader {
-        name: name.to_owned(),
-        value: value.to_owned(),
-    };
+    let header = |name: &str, value: &str| CallHeader { name: name.into(), value: value.into() };
     CallRequest {
         action_id: id.to_owned(),
         service: service.to_owned(),
@@ -329,9 +303,8 @@ spec:
     hosts: [Reward]
 ",
     );
-    let program = stack::binaries()?.join("engine-sim");
-    ensure!(program.exists(), "`{}` is not built: run `make build`", program.display());
-    for Service { name, degrees, device, step_ms } in services {
+    let program = program("engine-sim")?;
+    for Service { name, degrees, device, host, step_ms, wake } in services {
         let (program, dir) = (program.display(), dir.display());
         write!(
             text,
@@ -357,10 +330,10 @@ spec:
         for degree in degrees {
             writeln!(
                 text,
-                "      - {{degree: {degree}, device: {device}Gi, residue: 1Gi, host: 1Gi}}"
+                "      - {{degree: {degree}, device: {device}Gi, residue: 1Gi, host: {host}Gi}}"
             )?;
         }
-        text.push_str("    limits: {launch: 2m, wake: 1m, evict: 1m, stop: 1m}\n");
+        writeln!(text, "    limits: {{launch: 2m, wake: {wake}s, evict: 1m, stop: 1m}}")?;
     }
     Ok(text)
 }

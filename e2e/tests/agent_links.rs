@@ -8,7 +8,8 @@ use anyhow::{Context as _, ensure};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rollwright_agent::AgentConfig;
 use rollwright_e2e::client::{Client, finish, shell};
-use rollwright_e2e::{docker, stack, wait};
+use rollwright_e2e::program::init;
+use rollwright_e2e::{docker, wait};
 use rollwright_proto::v1::fault::Kind;
 use rollwright_proto::v1::{NodeStats, SandboxSpec};
 use rollwright_queue::{
@@ -146,7 +147,7 @@ impl Agent {
         std::fs::create_dir(&links)?;
         let mut config = AgentConfig::new(format!("links-{}", std::process::id()));
         config.state_dir = root.join("agent");
-        config.init = stack::init()?;
+        config.init = init()?;
         Ok(Self { config, links, running: None })
     }
 

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use rollwright_e2e::client::{Client, shell};
+use rollwright_e2e::program::{init, program};
 use rollwright_e2e::rewards::{Calls, Service, documents, engines_below};
-use rollwright_e2e::{docker, stack, wait};
+use rollwright_e2e::{docker, wait};
 use tokio::process::{Child, Command};
 
 const LIMIT: Duration = Duration::from_mins(1);
@@ -18,7 +19,7 @@ fn node() -> String {
 }
 
 fn standalone(state: &Path, manifests: &Path) -> anyhow::Result<Command> {
-    let mut command = Command::new(stack::binaries()?.join("rollwright"));
+    let mut command = Command::new(program("rollwright")?);
     command
         .args(["standalone", "--node", &node(), "--filename"])
         .arg(manifests)
@@ -27,7 +28,7 @@ fn standalone(state: &Path, manifests: &Path) -> anyhow::Result<Command> {
         .arg("--state-dir")
         .arg(state)
         .arg("--init")
-        .arg(stack::init()?)
+        .arg(init()?)
         .args(["--metrics-addr", "127.0.0.1:0", "--agent-metrics-addr", "127.0.0.1:0"])
         .stdin(Stdio::null())
         .kill_on_drop(true);
@@ -94,7 +95,7 @@ async fn one_machine_serves_reward_models_beside_sandboxes() -> anyhow::Result<(
     let with_gpus = text.replace("pools: [local, apis]", "pools: [local, apis, judges]");
     std::fs::write(manifests.join("queue.yaml"), with_gpus)?;
     std::fs::copy(samples().join("pools.yaml"), manifests.join("pools.yaml"))?;
-    let judge = Service { name: "judge".to_owned(), degrees: vec![1], device: 50, step_ms: 1 };
+    let judge = Service::new("judge", &[1]);
     std::fs::write(manifests.join("rewards.yaml"), documents("local", &[judge], dir.path())?)?;
     let policy = dir.path().join("policy.yaml");
     std::fs::write(&policy, "engines: {programs: [\"*\"]}\n")?;

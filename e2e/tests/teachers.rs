@@ -8,7 +8,7 @@ use anyhow::{Context as _, ensure};
 use rollwright_core::ids::{GroupId, Task, TrajectoryId};
 use rollwright_core::version::Version;
 use rollwright_e2e::gateway::{Gateway, Record, Setup, chat};
-use rollwright_e2e::rewards::{Rewards, Service};
+use rollwright_e2e::rewards::{Node, Rewards, Service};
 use rollwright_e2e::wait;
 use rollwright_engine_sim::{Config, Dialect, EngineSim, logprobs_of};
 use rollwright_gateway::actions::Actions;
@@ -23,8 +23,7 @@ fn numbers(list: &Value) -> anyhow::Result<Vec<Option<f64>>> {
 
 /// A turn, so that there are tokens; then the end, with a reward.
 async fn roll(gateway: &Gateway, trajectory: &str, text: &str) -> anyhow::Result<()> {
-    let path = format!("/t/{trajectory}/v1/chat/completions");
-    gateway.expect(200, &path, &chat(text, 12)).await?;
+    gateway.turn(trajectory, &chat(text, 12)).await?;
     gateway.complete(trajectory, 0.5).await
 }
 
@@ -113,14 +112,9 @@ fn scorer(rewards: &Rewards, name: &str) -> anyhow::Result<GpuScorer> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn teachers_behind_a_queue_share_a_gpu_and_one_nobody_waits_for_is_free() -> anyhow::Result<()>
 {
-    let service = |name: &str, step_ms: u32| Service {
-        name: name.to_owned(),
-        degrees: vec![1],
-        device: 50,
-        step_ms,
-    };
-    let services = [service("code", 1), service("proof", 1), service("slow", 600_000)];
-    let mut rewards = Rewards::start("teach", "1:80Gi", &services).await?;
+    let [code, proof, slow] = ["code", "proof", "slow"].map(|name| Service::new(name, &[1]));
+    let services = [code, proof, Service { step_ms: 600_000, ..slow }];
+    let mut rewards = Rewards::start("teach", Node::of(1), &services).await?;
     rewards.linked().await?;
     let ids = vec![104, 105, 106];
     let known = logprobs_of(&ids, 0);

@@ -2,7 +2,6 @@
 
 use std::io::Write as _;
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +11,7 @@ use rollwright_agent::gpu::{EngineSpec, Ground, Incident, open};
 use rollwright_core::gpu::{EngineId, Trouble};
 
 use crate::common::{LIMIT, NEEDS, StateDir, cgroups, chunk, ground, incident, spec, station};
+use crate::docker::{busybox, docker};
 
 const IMAGE: &str = "rollwright-test/engine:busybox";
 const ENGINE: EngineId = EngineId(3);
@@ -20,7 +20,7 @@ const SERVE: &str = "echo ok >/w/health; echo '{\"is_sleeping\": false}' >/w/is_
                      exec httpd -f -p 8000 -h /w";
 
 /// The engine with an image that serves files; `None`, and why, where there is none.
-async fn docker() -> Option<Engine> {
+async fn engine() -> Option<Engine> {
     match Engine::connect(Path::new("/var/run/docker.sock")).await {
         Ok(engine) => {
             image();
@@ -35,46 +35,17 @@ async fn docker() -> Option<Engine> {
 }
 
 fn image() {
-    let mut tar = tar::Builder::new(Vec::new());
-    tar.append_path_with_name("/bin/busybox", "bin/busybox").unwrap();
-    for (dir, mode) in [("w", 0o777), ("tmp", 0o1777), ("proc", 0o755), ("etc", 0o755)] {
-        let mut header = tar::Header::new_gnu();
-        header.set_entry_type(tar::EntryType::Directory);
-        header.set_size(0);
-        header.set_mode(mode);
-        tar.append_data(&mut header, dir, std::io::empty()).unwrap();
-    }
-    for applet in ["sh", "echo", "httpd"] {
-        let mut header = tar::Header::new_gnu();
-        header.set_entry_type(tar::EntryType::Symlink);
-        header.set_size(0);
-        header.set_mode(0o777);
-        tar.append_link(&mut header, format!("bin/{applet}"), "busybox").unwrap();
-    }
-    let mut import = Command::new("docker")
-        .args(["import", "--change", "ENV PATH=/bin", "-", IMAGE])
-        .env("DOCKER_API_VERSION", "1.41")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
-    import.stdin.take().unwrap().write_all(&tar.into_inner().unwrap()).unwrap();
-    assert!(import.wait().unwrap().success());
+    let directories = [("w", 0o777), ("tmp", 0o1777), ("proc", 0o755), ("etc", 0o755)];
+    busybox(IMAGE, "PATH=/bin", &["sh", "echo", "httpd"], &directories);
 }
 
 fn contained(line: &str) -> Arc<EngineSpec> {
     Arc::new(EngineSpec { image: Some(IMAGE.into()), ..spec(&["/bin/sh", "-c", line]) })
 }
 
-/// Names of this owner's containers, and its network.
-fn left(owner: &str) -> String {
-    let filter = format!("label=rollwright.dev/agent-id={owner}");
-    let output = Command::new("docker")
-        .args(["ps", "-aq", "--filter", &filter])
-        .env("DOCKER_API_VERSION", "1.41")
-        .output()
-        .unwrap();
-    String::from_utf8(output.stdout).unwrap()
+/// Ids of this owner's containers; `None` where Docker does not say.
+fn containers(owner: &str) -> Option<String> {
+    docker(&["ps", "-aq", "--filter", &format!("label=rollwright.dev/agent-id={owner}")])
 }
 
 /// Ends what a test made.
@@ -82,13 +53,7 @@ struct Clean(&'static str);
 
 impl Drop for Clean {
     fn drop(&mut self) {
-        let ids = left(self.0);
-        let docker = |args: &[&str]| {
-            let command =
-                Command::new("docker").args(args).env("DOCKER_API_VERSION", "1.41").output();
-            command.is_ok()
-        };
-        for id in ids.split_whitespace() {
+        for id in containers(self.0).unwrap_or_default().split_whitespace() {
             docker(&["rm", "-f", id]);
         }
         docker(&["network", "rm", &format!("rwgpu-{}", &self.0[..8])]);
@@ -97,7 +62,7 @@ impl Drop for Clean {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_container_is_found_again_and_ends() {
-    let Some(docker) = docker().await else { return };
+    let Some(docker) = engine().await else { return };
     let owner = "enginefound";
     let _clean = Clean(owner);
     let dir = StateDir::new();
@@ -115,13 +80,13 @@ async fn a_container_is_found_again_and_ends() {
     assert_eq!((found.len(), found[0].engine, found[0].chunk), (1, ENGINE, chunk(1)));
     assert_eq!(second.backend.occupant(ENGINE).await.unwrap().unwrap().pids, pids);
     second.backend.stop(ENGINE).await.unwrap();
-    assert_eq!(left(owner), "");
+    assert_eq!(containers(owner).as_deref(), Some(""));
     assert_eq!(second.found().await, []);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_container_that_dies_is_reported_with_its_last_words() {
-    let Some(docker) = docker().await else { return };
+    let Some(docker) = engine().await else { return };
     let owner = "enginedies0";
     let _clean = Clean(owner);
     let dir = StateDir::new();
@@ -141,7 +106,7 @@ async fn a_container_that_dies_is_reported_with_its_last_words() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_container_that_takes_too_much_memory_says_so() {
-    let Some(docker) = docker().await else { return };
+    let Some(docker) = engine().await else { return };
     if !cgroups() {
         return;
     }
@@ -168,7 +133,7 @@ async fn a_container_that_takes_too_much_memory_says_so() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_container_reads_the_model_that_a_link_leads_to() {
-    let Some(docker) = docker().await else { return };
+    let Some(docker) = engine().await else { return };
     let owner = "enginemodel";
     let _clean = Clean(owner);
     let dir = StateDir::new();
@@ -185,16 +150,16 @@ async fn a_container_reads_the_model_that_a_link_leads_to() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn containers_without_a_record_go() {
-    let Some(docker) = docker().await else { return };
+    let Some(docker) = engine().await else { return };
     let owner = "enginesweep";
     let _clean = Clean(owner);
     let dir = StateDir::new();
     let first = station(dir.path(), owner, Some(docker.clone()));
     first.backend.launch(ENGINE, contained(SERVE), chunk(0)).await.unwrap();
-    assert_ne!(left(owner), "");
+    assert!(containers(owner).is_some_and(|ids| !ids.is_empty()));
     drop(first);
     let other = StateDir::new();
     let second = station(other.path(), owner, Some(docker));
     assert_eq!(second.found().await, []);
-    assert_eq!(left(owner), "");
+    assert_eq!(containers(owner).as_deref(), Some(""));
 }

@@ -4,5 +4,7 @@
 
 mod common;
 mod containers;
+#[path = "../support/docker.rs"]
+mod docker;
 mod pinned;
 mod processes;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command as Process, Stdio};
+use std::process::Command as Process;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -18,6 +18,9 @@ use rollwright_proto::v1::{
     QueueMessage, SandboxReady, SandboxSpec, StartAction, action_ended,
 };
 use tokio::sync::mpsc;
+
+use crate::docker::busybox;
+pub(crate) use crate::docker::docker;
 
 /// Generous: a slow machine is no failure.
 pub(crate) const LIMIT: Duration = Duration::from_mins(2);
@@ -35,55 +38,18 @@ fn missing() -> Option<&'static str> {
     docker(&["version"]).is_none().then_some("no Docker engine")
 }
 
-/// Runs the Docker client; its output where it succeeded.
-pub(crate) fn docker(args: &[&str]) -> Option<String> {
-    let client = ["/usr/bin/docker", "docker"].into_iter().find(|path| Path::new(path).exists());
-    let output = Process::new(client.unwrap_or("docker"))
-        .args(args)
-        .env("DOCKER_API_VERSION", "1.41")
-        .stderr(Stdio::null())
-        .output()
-        .ok()?;
-    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
-}
-
 fn image() {
     static IMAGE_MADE: OnceLock<()> = OnceLock::new();
     IMAGE_MADE.get_or_init(|| {
         if docker(&["image", "inspect", IMAGE]).is_some() {
             return;
         }
-        let mut tar = tar::Builder::new(Vec::new());
-        tar.append_path_with_name("/bin/busybox", "bin/busybox").unwrap();
-        for applet in [
+        let commands = [
             "sh", "sleep", "cat", "id", "echo", "true", "false", "kill", "head", "yes", "dd", "nc",
             "wget", "env", "pwd", "touch", "ls", "setsid", "nproc", "grep", "ps", "tail", "seq",
-        ] {
-            let mut header = tar::Header::new_gnu();
-            header.set_entry_type(tar::EntryType::Symlink);
-            header.set_size(0);
-            header.set_mode(0o777);
-            tar.append_link(&mut header, format!("bin/{applet}"), "busybox").unwrap();
-        }
-        for (dir, mode) in [("tmp", 0o1777), ("proc", 0o755), ("etc", 0o755)] {
-            let mut header = tar::Header::new_gnu();
-            header.set_entry_type(tar::EntryType::Directory);
-            header.set_size(0);
-            header.set_mode(mode);
-            tar.append_data(&mut header, dir, std::io::empty()).unwrap();
-        }
-        let bytes = tar.into_inner().unwrap();
-        let client =
-            if Path::new("/usr/bin/docker").exists() { "/usr/bin/docker" } else { "docker" };
-        let mut import = Process::new(client)
-            .args(["import", "--change", "ENV FROM_IMAGE=yes PATH=/bin", "-", IMAGE])
-            .env("DOCKER_API_VERSION", "1.41")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
-        import.stdin.take().unwrap().write_all(&bytes).unwrap();
-        assert!(import.wait().unwrap().success());
+        ];
+        let directories = [("tmp", 0o1777), ("proc", 0o755), ("etc", 0o755)];
+        busybox(IMAGE, "FROM_IMAGE=yes PATH=/bin", &commands, &directories);
     });
 }
 

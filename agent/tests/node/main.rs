@@ -4,6 +4,8 @@
 
 mod actions;
 mod common;
+#[path = "../support/docker.rs"]
+mod docker;
 mod idle;
 mod link;
 mod network;

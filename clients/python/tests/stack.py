@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -35,12 +36,18 @@ def missing() -> str | None:
 class Stack:
     """`rollwright standalone`: on a Unix socket, or on TCP with an API key."""
 
-    def __init__(self, *, tcp: bool = False, engine: str | None = None) -> None:
-        """Starts it, with a gateway before `engine`, and waits until its node is there."""
+    def __init__(
+        self, *, tcp: bool = False, engine: str | None = None, policy: str | None = None
+    ) -> None:
+        """Starts it, with a gateway before `engine`, and waits until its node is there.
+
+        `policy` takes the place of the manifest's, as YAML in braces.
+        """
         # Short, so that the sockets below fit in 108 bytes.
         self.dir = Path(tempfile.mkdtemp(prefix="rwpy-", dir="/tmp"))
         self.port = free_port() if tcp else None
         self._engine = engine
+        self._policy = policy
         self._gateway = f"127.0.0.1:{free_port()}"
         self.address = f"http://127.0.0.1:{self.port}" if tcp else f"unix:{self.dir}/q.sock"
         self._process: subprocess.Popen[bytes] | None = None
@@ -60,6 +67,10 @@ class Stack:
         """Starts the process anew on what an earlier one left."""
         (self.dir / "keys").write_text(f"py:{API_KEY}\njob-b:another-key-0123456789\n")
         shutil.copytree(ROOT / "e2e/manifests", self.dir / "manifests", dirs_exist_ok=True)
+        if self._policy:
+            queue = self.dir / "manifests" / "queue.yaml"
+            own = re.compile(r"^  policy:\n(    .*\n)+", re.MULTILINE)
+            queue.write_text(own.sub(f"  policy: {self._policy}\n", queue.read_text()))
         place = ["--socket", f"{self.dir}/q.sock"]
         if self.port:
             place = ["--listen", f"127.0.0.1:{self.port}", "--api-keys", f"{self.dir}/keys"]

@@ -58,7 +58,9 @@ def test_a_stream_that_the_queue_ends_is_attached_to_again(reason: str) -> None:
         httpx.Response(200, stream=Cut(lines(QUEUED)[:-1])),
         httpx.Response(200, content=lines(QUEUED, OUTPUT, FINISHED)),
     )
-    result = queue.execute("t", "echo hi", timeout=3, cpu_units=[0.5, 1], quota={"api": 2})
+    result = queue.execute(
+        "t", "echo hi", timeout=3, cpu_units=[0.5, 1], quota={"api": 2}, remaining=0
+    )
     # The output of earlier attachments is not counted twice.
     assert (result.stdout, result.exit_code, result.queued, result.ran) == ("hi", 0, 0.5, 1.0)
     bodies = [stub.body(number) for number in range(4)]
@@ -70,6 +72,7 @@ def test_a_stream_that_the_queue_ends_is_attached_to_again(reason: str) -> None:
         "timeout": 3,
         "cpu_units": [0.5, 1],
         "quota": {"api": 2},
+        "remaining": 0,
     }
 
 

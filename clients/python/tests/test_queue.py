@@ -6,6 +6,8 @@ import io
 import tarfile
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -150,6 +152,35 @@ async def test_async_actions_run_at_once_and_cancel(stack: Stack) -> None:
         with anyio.fail_after(30):
             while (await sandbox.run("kill -0 $(cat pid)")).exit_code == 0:  # noqa: ASYNC110
                 await anyio.sleep(0.05)
+
+
+def test_who_has_longest_to_go_is_served_first(stack: Stack) -> None:  # noqa: ARG001
+    aware = Stack(policy="{type: Elastic, ordering: TrajectoryAware}")
+    try:
+        with (
+            ActionClient(aware.address) as client,
+            client.sandbox("box") as sandbox,
+            ThreadPoolExecutor() as threads,
+        ):
+            cores = client.stats()["nodes"][0]["cores"]
+
+            runs = []
+            for name, remaining in (("first", 3000), ("nearly-done", 0), ("far-from-done", 2000)):
+                # All cores: one after the other.
+                run = partial(sandbox.run, cpu_units=[cores], remaining=remaining)
+                wait = "while ! test -e go; do sleep 0.1; done"
+                runs.append(threads.submit(run, f"{wait}; echo {name} >> order"))
+                while (held := client.stats())["waiting"] + held["running"] < len(runs):
+                    time.sleep(0.02)
+            sandbox.write_file("/workspace/go", "")
+            assert [run.result(60).exit_code for run in runs] == [0, 0, 0]
+            order = sandbox.read_file("/workspace/order").decode().split()
+            assert order == ["first", "far-from-done", "nearly-done"]
+            with pytest.raises(UserFault) as fault:
+                sandbox.run("true", remaining=-1)
+            assert fault.value.reason == "InvalidDuration"
+    finally:
+        aware.stop()
 
 
 def test_cancelling_from_elsewhere_is_told(client: ActionClient) -> None:

@@ -21,7 +21,7 @@ SOURCE = {name: str(ROOT / "src") for name in ("PYTHONPATH", "MYPYPATH")}
 
 
 def test_every_example_is_python() -> None:
-    assert len(BLOCKS) == 5
+    assert len(BLOCKS) == 6
     for block in BLOCKS:
         ast.parse(block)
 

@@ -3,6 +3,7 @@
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::degrees::Degrees;
 use crate::duration::TimeSpan;
 use crate::name::Name;
 
@@ -74,15 +75,7 @@ pub struct Adaptive {
     #[schemars(range(min = 1, max = 100_000))]
     pub gpus: u32,
     /// Degrees that a worker may have, ascending.
-    #[schemars(length(min = 1, max = 4))]
-    #[x_kube(
-        validation = ("self.all(d, d in [1, 2, 4, 8])", "each of degrees is 1, 2, 4 or 8"),
-        validation = (
-            "self.isSorted() && self.all(a, self.exists_one(b, a == b))",
-            "degrees must ascend, for example [1, 2, 4]"
-        )
-    )]
-    pub degrees: Vec<u32>,
+    pub degrees: Degrees,
     /// Most workers; absent: as many as the GPUs allow.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100_000))]

@@ -5,6 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::default_timeout;
+use crate::degrees::Degrees;
 use crate::duration::TimeSpan;
 use crate::engine::{Engine, Model};
 use crate::name::Name;
@@ -41,15 +42,7 @@ pub struct GpuReward {
     /// What serves it.
     pub engine: Engine,
     /// GPUs that one call may have, ascending.
-    #[schemars(length(min = 1, max = 4))]
-    #[x_kube(
-        validation = ("self.all(d, d in [1, 2, 4, 8])", "each of degrees is 1, 2, 4 or 8"),
-        validation = (
-            "self.isSorted() && self.all(a, self.exists_one(b, a == b))",
-            "degrees must ascend, for example [1, 2, 4]"
-        )
-    )]
-    pub degrees: Vec<u32>,
+    pub degrees: Degrees,
     /// What a job asks of it for a trajectory.
     #[serde(default)]
     pub ask: Ask,

@@ -37,6 +37,13 @@ impl Http {
         Self::service(namespace, &format!("{queue}-queue"), 9460, token).await
     }
 
+    /// The metrics of an action queue, as Prometheus is let in to them.
+    pub async fn queue_metrics(namespace: &Namespace, queue: &str) -> anyhow::Result<Self> {
+        let secret = namespace.api::<Secret>().get(&format!("{queue}-queue-metrics")).await?;
+        let token = secret.data.unwrap_or_default().remove("token").context("no token")?;
+        Self::service(namespace, &format!("{queue}-queue"), 9465, String::from_utf8(token.0)?).await
+    }
+
     async fn service(
         namespace: &Namespace,
         name: &str,
@@ -86,6 +93,11 @@ impl Http {
     /// Gets a document.
     pub async fn get(&self, path: &str) -> anyhow::Result<Value> {
         self.call(self.request(Method::GET, path), path).await
+    }
+
+    /// Gets a text as it is.
+    pub async fn text(&self, path: &str) -> anyhow::Result<String> {
+        Ok(self.request(Method::GET, path).send().await?.error_for_status()?.text().await?)
     }
 
     /// Deletes what a path names.

@@ -11,6 +11,7 @@ use rollwright_quickstart::workload::Trajectory;
 use rollwright_quickstart::{script, workload};
 
 use crate::agent::{self, Played, Task};
+use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 use crate::record::Run;
 use crate::service::{Place, Service, left_over};
@@ -55,8 +56,9 @@ pub(crate) struct Options {
 }
 
 /// Runs everything; an error where a policy could not be run, left something behind, or gave
-/// other rewards.
+/// other rewards, or was told to end. Nothing that was started is left then.
 pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
+    let mut interrupt = Interrupt::new()?;
     ensure!(
         options.think_scale.is_finite() && options.think_scale >= 0.0,
         "--think-scale is {}; it must be zero or more",
@@ -72,7 +74,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
         if real.is_some() { options.policies.get(..1) } else { Some(&*options.policies) };
     let mut runs = Vec::new();
     for policy in policies.unwrap_or_default() {
-        runs.push(run_policy(&options, policy, &trajectories).await?);
+        runs.push(run_policy(&options, policy, &trajectories, &mut interrupt).await?);
     }
 
     println!("{}", report::tables(&runs));
@@ -107,6 +109,7 @@ async fn run_policy(
     options: &Options,
     policy: &str,
     trajectories: &[Trajectory],
+    interrupt: &mut Interrupt,
 ) -> anyhow::Result<Run> {
     let own = std::env::current_exe()?;
     let beside = own.parent().context("this binary is in no directory")?;
@@ -127,7 +130,11 @@ async fn run_policy(
         std::fs::write(&path, script::lines(&prefix, trajectories))?;
         let step_ms = script::step_ms(options.think_scale);
         let binary = binaries.join("engine-sim");
-        let started = Service::engine_sim(&binary, &path, step_ms, &log("engine-sim")).await?;
+        let log = log("engine-sim");
+        let started = tokio::select! {
+            started = Service::engine_sim(&binary, &path, step_ms, &log) => started?,
+            error = interrupt.told() => return Err(error),
+        };
         (engine, address) = (Some(started.0), started.1);
     }
     let place = Place {
@@ -160,7 +167,7 @@ async fn run_policy(
     let played = tokio::select! {
         played = agent::play(&task, &progress) => played,
         error = standalone.ended() => Err(error),
-        _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("interrupted")),
+        error = interrupt.told() => Err(error),
     };
     let mut stopped = standalone.stop().await;
     if let Some(engine) = &mut engine {

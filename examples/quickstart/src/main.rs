@@ -4,6 +4,7 @@
 
 mod agent;
 mod experiment;
+mod interrupt;
 mod progress;
 mod record;
 mod replay;

@@ -56,7 +56,7 @@ impl Service {
         let child = command
             .stdin(Stdio::null())
             .stderr(errors)
-            // Ctrl-C is for us: we stop it.
+            // Ctrl-C is for us: we stop it. A killed one would leave its sandboxes.
             .process_group(0)
             .kill_on_drop(true)
             .spawn()

@@ -167,6 +167,7 @@ def execute_body(
     expected_duration: float | None,
     serial_fraction: float | None,
     malleable: bool | None,
+    remaining: float | None,
 ) -> dict[str, Any]:
     """`ExecuteRequest` as JSON."""
     program = {"shell": command} if isinstance(command, str) else {"argv": list(command)}
@@ -185,6 +186,7 @@ def execute_body(
             expected_duration=expected_duration,
             serial_fraction=serial_fraction,
             malleable=malleable,
+            remaining=remaining,
         ),
     }
 

@@ -6,7 +6,7 @@ use serde_json::Value;
 use tokio::sync::oneshot::{self, error::TryRecvError};
 
 use crate::faults::workers_fail;
-use crate::support::{apply, condition, instances, rollout, with_job};
+use crate::support::{apply, condition, controllers_ready, instances, rollout, with_job};
 
 #[test]
 fn a_job_goes_on_while_its_pool_its_key_its_release_and_its_workers_change() -> anyhow::Result<()> {
@@ -70,9 +70,7 @@ async fn change_key_and_release(namespace: &Namespace, old: &Http) -> anyhow::Re
         "controllers.logLevel=debug",
     ]);
     succeed(&mut helm).await?;
-    let system = cluster.kubectl().namespace(RELEASE);
-    let deployment = "deployment/rollwright-controllers";
-    system.run(&["rollout", "status", deployment, "--timeout=5m"]).await?;
+    controllers_ready(cluster).await?;
     let new = Http::gateway(namespace, "grpo").await.context("the new key")?;
     until("the gateway takes the new key", async || {
         let answer = new.get("/rollout/v1/status").await;

@@ -7,11 +7,11 @@ use anyhow::{Context as _, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::ListParams;
-use rollwright_e2e_kubernetes::{Http, Namespace, RELEASE, install_release, until};
+use rollwright_e2e_kubernetes::{Http, Namespace, RELEASE, until};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use crate::support::{alone, apply, condition, pretend_gpus};
+use crate::support::{alone, apply, condition, installed, nothing_stays};
 
 /// As many as GPUs and two more.
 const SERVICES: u32 = 10;
@@ -64,11 +64,7 @@ async fn call_all(namespace: &Namespace, queue: &Arc<Http>) -> anyhow::Result<()
 #[test]
 fn ten_models_take_turns_on_eight_gpus() -> anyhow::Result<()> {
     alone("gpu-rewards", async |namespace| {
-        install_release(namespace.cluster()).await?;
-        let system = namespace.cluster().kubectl().namespace(RELEASE);
-        let deployment = "deployment/rollwright-controllers";
-        system.run(&["rollout", "status", deployment, "--timeout=5m"]).await?;
-        pretend_gpus(namespace).await?;
+        installed(namespace).await?;
         let services: String = (0..SERVICES).map(service).collect();
         let documents = include_str!("../../manifests/gpu-rewards.yaml");
         apply(namespace, &format!("{documents}{services}")).await?;
@@ -117,25 +113,34 @@ fn ten_models_take_turns_on_eight_gpus() -> anyhow::Result<()> {
         .await?;
         // What the last ones put to sleep comes back.
         call_all(namespace, &queue).await?;
-        nothing_stays(namespace, &pool).await
+        measured(namespace).await?;
+        nothing_stays(namespace).await
     })
 }
 
-/// Deletes what was applied; what was made of it goes by itself.
-async fn nothing_stays(namespace: &Namespace, pool: &str) -> anyhow::Result<()> {
-    let kubectl = namespace.kubectl();
-    kubectl.run(&["delete", "rewardservices,actionqueues", "--all", "--timeout=5m"]).await?;
-    until("the node is no longer the pool's", async || {
-        let node = get(namespace, "node/kubelet-0").await?;
-        let label = &node["metadata"]["labels"]["rollwright.dev/gpu-pool"];
-        Ok(if label.is_null() { Ok(()) } else { Err(label.to_string()) })
-    })
-    .await?;
-    // Refused for as long as it is bound.
-    until("the pool is free", async || {
-        let output = kubectl.output(&["delete", pool], "").await?;
-        let refusal = String::from_utf8_lossy(&output.stderr).into_owned();
-        Ok(if output.status.success() { Ok(()) } else { Err(refusal) })
+/// What Prometheus is told of restores, evictions, and calls that found their engine resident.
+async fn measured(namespace: &Namespace) -> anyhow::Result<()> {
+    let queue = Http::queue_metrics(namespace, "tools").await?;
+    until("the queue measures what it did", async || {
+        let text = queue.text("/metrics").await?;
+        let all = |name: &str, with: &str| {
+            let lines = text.lines().filter(|line| line.starts_with(name) && line.contains(with));
+            lines.filter_map(|line| line.rsplit_once(' ')?.1.parse::<u64>().ok()).sum::<u64>()
+        };
+        let restores = all("rollwright_gpu_restores_total{", "");
+        let woken = all("rollwright_gpu_restores_total{", "how=\"wake\"");
+        let evictions = all("rollwright_gpu_evictions_total{", "");
+        let calls = all("rollwright_gpu_calls_total{", "");
+        let hits = all("rollwright_gpu_calls_total{", "resident=\"yes\"");
+        let residents = all("rollwright_gpu_residents{", "");
+        // Each order was carried out, and how long it took is known.
+        let known = all("rollwright_gpu_restore_seconds_count{", "") == restores
+            && all("rollwright_gpu_evict_seconds_count{", "") == evictions;
+        let served = calls == u64::from(4 * SERVICES) && (1..calls).contains(&hits);
+        // Two more than there is room for, and at least those two come back.
+        let moved = restores >= u64::from(SERVICES + 2) && evictions >= 2 && woken >= 2;
+        let holds = known && served && moved && (1..=8).contains(&residents);
+        Ok(if holds { Ok(()) } else { Err(text.clone()) })
     })
     .await
 }

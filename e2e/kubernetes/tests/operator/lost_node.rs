@@ -10,7 +10,8 @@ use tokio::process::Command;
 
 use crate::migration;
 use crate::support::{
-    alone, apply, condition, nothing_stays, pretend_gpus, rollout, turn_with_an_action,
+    alone, apply, condition, controllers_ready, nothing_stays, pretend_gpus, rollout,
+    turn_with_an_action,
 };
 
 #[test]
@@ -122,10 +123,7 @@ async fn on_volumes(namespace: &Namespace, volumes: bool) -> anyhow::Result<()> 
         .args(["--reuse-values", "--set", "controllers.storageClass=node", "--set"])
         .arg(format!("controllers.ephemeralStorage={}", !volumes));
     succeed(&mut helm).await?;
-    let system = cluster.kubectl().namespace(RELEASE);
-    let deployment = "deployment/rollwright-controllers";
-    system.run(&["rollout", "status", deployment, "--timeout=5m"]).await?;
-    Ok(())
+    controllers_ready(cluster).await
 }
 
 /// The machine dies with all that runs on it, and its node is deleted.

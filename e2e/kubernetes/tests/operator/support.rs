@@ -8,7 +8,7 @@ use anyhow::{Context as _, ensure};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
 use kube::api::ListParams;
-use rollwright_e2e_kubernetes::{Http, Namespace, RELEASE, install_release, test, until};
+use rollwright_e2e_kubernetes::{Cluster, Http, Namespace, RELEASE, install_release, test, until};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
@@ -18,6 +18,21 @@ pub(crate) async fn pretend_gpus(namespace: &Namespace) -> anyhow::Result<()> {
     let arguments = ["patch", "node", "kubelet-0", "--subresource=status", "--type=merge"];
     namespace.kubectl().run(&[&arguments[..], &["--patch", patch]].concat()).await?;
     Ok(())
+}
+
+/// Waits until the controllers run as they were last installed.
+pub(crate) async fn controllers_ready(cluster: &Cluster) -> anyhow::Result<()> {
+    let deployment = "deployment/rollwright-controllers";
+    let system = cluster.kubectl().namespace(RELEASE);
+    system.run(&["rollout", "status", deployment, "--timeout=5m"]).await?;
+    Ok(())
+}
+
+/// The release runs, and the node has GPUs that are not there.
+pub(crate) async fn installed(namespace: &Namespace) -> anyhow::Result<()> {
+    install_release(namespace.cluster()).await?;
+    controllers_ready(namespace.cluster()).await?;
+    pretend_gpus(namespace).await
 }
 
 pub(crate) async fn apply(namespace: &Namespace, documents: &str) -> anyhow::Result<()> {
@@ -72,11 +87,7 @@ pub(crate) fn with_job(
     body: impl AsyncFnOnce(&Namespace, &Http, &Http) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     alone(name, async |namespace| {
-        install_release(namespace.cluster()).await?;
-        let system = namespace.cluster().kubectl().namespace(RELEASE);
-        let deployment = "deployment/rollwright-controllers";
-        system.run(&["rollout", "status", deployment, "--timeout=5m"]).await?;
-        pretend_gpus(namespace).await?;
+        installed(namespace).await?;
         apply(namespace, include_str!("../../manifests/rollout.yaml")).await?;
         condition(namespace, "actionqueue/tools", "Ready").await?;
         condition(namespace, "rolloutjob/grpo", "Ready").await?;
@@ -100,8 +111,9 @@ pub(crate) async fn nothing_stays(namespace: &Namespace) -> anyhow::Result<()> {
     .await?;
     until("the node is no longer the pool's", async || {
         let node = Api::<Node>::all(namespace.client()).get("kubelet-0").await?;
-        let label = node.metadata.labels.unwrap_or_default().remove("rollwright.dev/pool");
-        Ok(label.map_or(Ok(()), Err))
+        let mut labels = node.metadata.labels.unwrap_or_default();
+        let pool = ["rollwright.dev/pool", "rollwright.dev/gpu-pool"];
+        Ok(pool.iter().find_map(|label| labels.remove(*label)).map_or(Ok(()), Err))
     })
     .await?;
     let pools = kubectl.run(&["get", "resourcepools", "--output=name"]).await?;

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use anyhow::{Context as _, ensure};
-use rollwright_e2e::stack::binaries;
+use rollwright_e2e::program::program;
 use serde_json::Value;
 use tokio::process::Command;
 
@@ -24,7 +24,7 @@ pub(crate) async fn measure(python: Option<&Path>) -> anyhow::Result<Vec<Row>> {
     };
     eprintln!("replay: the quickstart's rollouts ...");
     let out = tempfile::Builder::new().prefix("rwb-").tempdir_in("/tmp")?;
-    let mut quickstart = Command::new(binaries()?.join("rollwright-quickstart"));
+    let mut quickstart = Command::new(program("rollwright-quickstart")?);
     quickstart.arg("--python").arg(python).args(["--policies", RUN]).arg("--out").arg(out.path());
     let ran = quickstart.kill_on_drop(true).output().await.context("the quickstart")?;
     ensure!(ran.status.success(), "the quickstart: {}", String::from_utf8_lossy(&ran.stderr));
@@ -32,7 +32,7 @@ pub(crate) async fn measure(python: Option<&Path>) -> anyhow::Result<Vec<Row>> {
     let real = Real::of(&records).context("the quickstart recorded no action")?;
 
     let trace = out.path().join(format!("replay-{RUN}"));
-    let mut simulate = Command::new(binaries()?.join("kubectl-rollwright"));
+    let mut simulate = Command::new(program("kubectl-rollwright")?);
     simulate.args(["simulate", "actions", "--policy", SIMULATED, "--seed", "1", "--json"]);
     simulate.arg("--cluster").arg(trace.join("cluster.json"));
     simulate.arg("--workload").arg(trace.join("workload.jsonl"));

@@ -106,6 +106,7 @@ class AsyncSandbox:
         expected_duration: float | None = None,
         serial_fraction: float | None = None,
         malleable: bool | None = None,
+        remaining: float | None = None,
     ) -> Result:
         """Runs an action in it: see the client's `execute`."""
         return await self._client.execute(
@@ -124,6 +125,7 @@ class AsyncSandbox:
             expected_duration=expected_duration,
             serial_fraction=serial_fraction,
             malleable=malleable,
+            remaining=remaining,
         )
 
     async def read_file(self, path: str) -> bytes:

@@ -140,6 +140,7 @@ class ActionClient:
         expected_duration: float | None = None,
         serial_fraction: float | None = None,
         malleable: bool | None = None,
+        remaining: float | None = None,
     ) -> Result:
         """Runs an action to its end; a string is run by `/bin/sh -c`.
 
@@ -147,8 +148,10 @@ class ActionClient:
         `queue_deadline` those that it waits, `output_limit` the bytes kept of each of head and
         tail. `expected_duration` and `serial_fraction` say of this very action how many seconds it
         runs on one core and which part of them more cores do not shorten; else that is learned. A
-        `malleable` one may be given other cores while it runs. A dropped connection attaches to the
-        same action again. Interrupting the call cancels the action.
+        `malleable` one may be given other cores while it runs. `remaining` is for how many seconds
+        the trajectory is predicted to go on after it: a queue whose ordering is `TrajectoryAware`
+        serves the longest first. A dropped connection attaches to the same action again.
+        Interrupting the call cancels the action.
         """
         action_id = action_id or new_id()
         body = actions.execute_body(
@@ -167,6 +170,7 @@ class ActionClient:
             expected_duration=expected_duration,
             serial_fraction=serial_fraction,
             malleable=malleable,
+            remaining=remaining,
         )
         try:
             log = self._attend(action_id, body)

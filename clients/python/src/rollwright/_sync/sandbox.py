@@ -107,6 +107,7 @@ class Sandbox:
         expected_duration: float | None = None,
         serial_fraction: float | None = None,
         malleable: bool | None = None,
+        remaining: float | None = None,
     ) -> Result:
         """Runs an action in it: see the client's `execute`."""
         return self._client.execute(
@@ -125,6 +126,7 @@ class Sandbox:
             expected_duration=expected_duration,
             serial_fraction=serial_fraction,
             malleable=malleable,
+            remaining=remaining,
         )
 
     def read_file(self, path: str) -> bytes:

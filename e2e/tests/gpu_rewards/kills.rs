@@ -1,0 +1,98 @@
+//! What becomes of calls and engines when a process is killed, or another claims them.
+
+use anyhow::{Context as _, ensure};
+use rollwright_e2e::rewards::{Calls, Node, Rewards, Service, completion};
+use rollwright_e2e::wait;
+use rollwright_proto::v1::CallRequest;
+use rollwright_proto::v1::fault::Kind;
+
+use crate::{LIMIT, beside, fault, until_running};
+
+/// Tokens that the engine of a service has made since it was started, by its own account.
+async fn tokens(calls: &Calls, id: &str, service: &str) -> anyhow::Result<u64> {
+    let request = CallRequest {
+        method: "GET".to_owned(),
+        path: "/metrics".to_owned(),
+        body: Vec::new().into(),
+        ..completion(id, service, 0)
+    };
+    let text = String::from_utf8(calls.call(request).await?.body.to_vec())?;
+    let line = text.lines().find(|line| line.starts_with("vllm:generation_tokens_total"));
+    let value = line.and_then(|line| line.split_whitespace().last()).context("no such metric")?;
+    Ok(value.parse::<f64>()? as u64)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_runs_outlives_its_queue_and_not_its_agent() -> anyhow::Result<()> {
+    let judge = Service { step_ms: 20, ..Service::new("judge", &[1]) };
+    let mut rewards = Rewards::start("one", Node::of(1), &[judge]).await?;
+    rewards.linked().await?;
+    let calls = rewards.calls().await?;
+    calls.complete("first", "judge", 1).await?;
+    let before = tokens(&calls, "count-1", "judge").await?;
+
+    // The queue is killed while it runs; its caller asks again.
+    let lost = beside(&calls, "slow", "judge", 200);
+    until_running(&calls, "judge").await?;
+    rewards.kill_queue().await?;
+    ensure!(lost.await?.is_err());
+    rewards.start_queue().await?;
+    let calls = rewards.calls().await?;
+    // At once: perhaps before the agent is back, and says that it has it.
+    let answer = calls.complete("slow", "judge", 200).await?;
+    ensure!(answer.status == 200, "{answer:?}");
+    let after = tokens(&calls, "count-2", "judge").await?;
+    ensure!(after == before + 200, "{} tokens were made for one call of 200", after - before);
+
+    // The agent is killed while it runs: what it called is lost, and said so.
+    let lost = beside(&calls, "slow-2", "judge", 200);
+    until_running(&calls, "judge").await?;
+    rewards.kill_agent().await?;
+    rewards.start_agent()?;
+    let status = lost.await?.expect_err("nobody has its answer");
+    let fault = fault(&status);
+    ensure!(
+        (fault.kind(), fault.reason.as_str()) == (Kind::Infrastructure, "AgentLost"),
+        "{fault:?}"
+    );
+    // A repeated id gets the kept fault, and a new one runs.
+    let again = calls.complete("slow-2", "judge", 200).await.expect_err("the same end");
+    ensure!(rollwright_queue::fault::of_status(&again).as_ref() == Some(&fault));
+    ensure!(calls.complete("anew", "judge", 1).await?.status == 200);
+
+    // It is told to end while it runs: what it calls is answered first.
+    let answered = beside(&calls, "slow-3", "judge", 200);
+    until_running(&calls, "judge").await?;
+    rewards.end_agent().await?;
+    ensure!(answered.await??.status == 200);
+    ensure!(calls.engines().await?.is_empty(), "they end with it");
+    rewards.start_agent()?;
+    rewards.linked().await?;
+    ensure!(calls.complete("last", "judge", 1).await?.status == 200);
+    rewards.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_that_two_agents_claim_stays_with_the_first() -> anyhow::Result<()> {
+    let mut rewards = Rewards::start("two", Node::of(1), &[Service::new("judge", &[1])]).await?;
+    rewards.linked().await?;
+    let calls = rewards.calls().await?;
+    calls.complete("first", "judge", 3).await?;
+    let before = calls.engines().await?;
+
+    // A second agent brings the same engine, verified to be awake.
+    let mut impostor = rewards.start_impostor().await?;
+    let same = async || anyhow::Ok(calls.engines().await? == before);
+    ensure!(same().await?, "{before:?}, {:?}", calls.engines().await?);
+    // It is called once, and not ended for what the second has.
+    let made = tokens(&calls, "count-1", "judge").await?;
+    calls.complete("claimed", "judge", 3).await?;
+    ensure!(tokens(&calls, "count-2", "judge").await? == made + 3);
+    impostor.kill().await?;
+    wait::until("the second is gone", LIMIT, async || Ok(calls.pool().await?.nodes == 1)).await?;
+    calls.complete("after", "judge", 3).await?;
+    ensure!(tokens(&calls, "count-3", "judge").await? == made + 6);
+    let judge = calls.service("judge").await?;
+    ensure!(same().await? && (judge.restores, judge.failures) == (1, 0), "{judge:?}");
+    rewards.stop().await
+}

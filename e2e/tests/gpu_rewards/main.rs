@@ -1,0 +1,38 @@
+//! Reward services on a **fake** of GPUs, with engine-sim processes as engines: through the
+//! queue, the link and the agent, as processes that are killed.
+
+mod failures;
+mod kills;
+mod turns;
+
+use std::time::Duration;
+
+use rollwright_e2e::rewards::Calls;
+use rollwright_proto::v1::{CallResponse, Fault};
+use tokio::task::JoinHandle;
+use tonic::Status;
+
+const LIMIT: Duration = Duration::from_mins(3);
+
+/// A completion that runs beside what the test does.
+fn beside(
+    calls: &Calls,
+    id: &str,
+    service: &str,
+    tokens: u32,
+) -> JoinHandle<Result<CallResponse, Status>> {
+    let (calls, id, service) = (calls.clone(), id.to_owned(), service.to_owned());
+    tokio::spawn(async move { calls.complete(&id, &service, tokens).await })
+}
+
+/// Waits until a call of a service runs.
+async fn until_running(calls: &Calls, service: &str) -> anyhow::Result<()> {
+    rollwright_e2e::wait::until("it runs", LIMIT, async || {
+        Ok(calls.service(service).await?.running == 1)
+    })
+    .await
+}
+
+fn fault(status: &Status) -> Fault {
+    rollwright_queue::fault::of_status(status).unwrap_or_default()
+}
