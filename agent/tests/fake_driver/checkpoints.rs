@@ -55,7 +55,7 @@ async fn leave_and_return() {
 
     // A call that does not end holds a lock up for its limit alone, and goes on.
     let driver = DriverCheckpoints::find().unwrap();
-    let at = node.backend.occupant(ENGINE).await.unwrap();
+    let at = node.backend.occupant(ENGINE).await.unwrap().unwrap();
     let states = at.pids.iter().filter_map(|pid| Some((*pid, driver.state(*pid).ok()?)));
     let [(pid, ProcessState::Running)] = states.collect::<Vec<_>>()[..] else {
         panic!("one process uses CUDA")

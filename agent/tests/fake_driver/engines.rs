@@ -18,14 +18,25 @@ use crate::machine::{LIMIT, python, root, state};
 
 /// The station of the node, with so many bytes of each GPU for weights that the agent keeps.
 pub(crate) fn station(arena: u64) -> Result<Option<Station>, OpenError> {
+    let state_dir = state();
+    let policy = EnginePolicy {
+        programs: vec!["*".into()],
+        models: vec![format!("{}/*", state_dir.display())],
+        ..EnginePolicy::default()
+    };
+    // Tests run side by side, each with a cgroup of its own.
+    let machine = state_dir.parent().and_then(Path::file_name).expect("it is below the machine's");
+    let name = machine.to_string_lossy();
+    let id = name.chars().rev().filter(char::is_ascii_alphanumeric).collect();
     open(Ground {
         gpus: Gpus::Driver { arena, most: u32::MAX },
-        host: 100,
-        state_dir: state(),
-        policy: EnginePolicy { programs: vec!["*".into()], ..EnginePolicy::default() },
+        host: 0,
+        state_dir,
+        policy,
         docker: None,
         docker_config: None,
-        owner: Owner { node: "node".into(), id: "fake-driver".into() },
+        cgroup_root: "/sys/fs/cgroup".into(),
+        owner: Owner { node: "node".into(), id },
     })
 }
 
@@ -79,7 +90,7 @@ pub(crate) async fn launch(
 
 /// Bytes that an engine has on its GPU, by the driver's account.
 pub(crate) async fn held(station: &Station, engine: EngineId) -> u64 {
-    let at = station.backend.occupant(engine).await;
+    let at = station.backend.occupant(engine).await.unwrap();
     station.device.held(engine, at.as_ref()).await.unwrap()
 }
 

@@ -75,6 +75,7 @@ pub(super) fn config(services: usize, limits: Limits) -> Config {
         pinned: 0,
         degrees: BTreeMap::from([(Degree::new(1).unwrap(), footprint())]),
         limits,
+        timeout: Duration::from_mins(1),
     };
     let backoff = Backoff { first: Duration::from_millis(5), most: Duration::from_millis(50) };
     let services = (0..services).map(service).collect();
