@@ -132,7 +132,7 @@ fn what_is_not_known_is_not_given_the_cores_that_others_wait_for() {
 /// the first makes them slower by `drag`. The mean completion time of 1, 2, 3 and 5 at once.
 fn suites_at_once(policy: Policy, serial: f64, drag: f64) -> [f64; 4] {
     const ROUNDS: usize = 6;
-    let mut timed = Timed::new(Config { policy, ..Config::default() }, 2, 5);
+    let mut timed = Timed::new(Config { policy, ..Config::default() }, 2, 1);
     let suite = |units: &'static [f64], seconds| {
         let mut suite = unforeseen(units, seconds, serial);
         suite.truth.drag = drag;
@@ -149,9 +149,9 @@ fn suites_at_once(policy: Policy, serial: f64, drag: f64) -> [f64; 4] {
         let mut sum = 0.0;
         for _ in 0..ROUNDS {
             let begun = timed.now;
-            for t in 0..at_once {
-                timed.run_until(begun + t as f64 * 1e-3);
-                timed.submit(a + t, t, suite(&[1.0, 2.0], 1.9));
+            for n in 0..at_once {
+                timed.run_until(begun + n as f64 * 1e-3);
+                timed.submit(a + n, 0, suite(&[1.0, 2.0], 1.9));
             }
             timed.run_until(begun + 50.0);
             sum += (a..a + at_once).map(|a| timed.ended[&action(a)] - begun).sum::<f64>();
@@ -163,13 +163,13 @@ fn suites_at_once(policy: Policy, serial: f64, drag: f64) -> [f64; 4] {
 
 #[test]
 fn those_who_come_together_are_seen_together() {
-    for (serial, drag) in [(1.0, 0.4), (1.0, 0.1), (1.0, 0.0), (0.9, 0.0), (0.7, 0.0), (0.3, 0.0)] {
+    for (serial, drag) in [(1.0, 0.4), (1.0, 0.0), (0.9, 0.0), (0.7, 0.0), (0.3, 0.0)] {
         let ours = suites_at_once(Policy::Elastic, serial, drag);
         let fixed = [1, 2].map(Units::cores);
         let fixed = fixed.map(|dop| suites_at_once(Policy::FixedDop { dop }, serial, drag));
         for (load, ours) in ours.into_iter().enumerate() {
             let best = fixed[0][load].min(fixed[1][load]);
-            assert!(ours <= 1.12 * best, "{serial}, {drag}, load {load}: {ours} against {best}");
+            assert!(ours <= 1.02 * best, "{serial}, {drag}, load {load}: {ours} against {best}");
         }
     }
 }
