@@ -42,13 +42,26 @@ pub struct Refused {
     pub misfit: Misfit,
 }
 
-/// Runs the workload to its end. `clock` reads a clock that is used for nothing but
-/// the time that decisions take. Also returns every action, in order of completion.
+/// Who looks on while a simulation runs; a clock is one.
+pub trait Watch {
+    /// Reads a clock that is used for nothing but the time that decisions take.
+    fn clock(&mut self) -> Duration;
+    /// So many actions have ended.
+    fn ended(&mut self, _actions: usize) {}
+}
+
+impl<F: FnMut() -> Duration> Watch for F {
+    fn clock(&mut self) -> Duration {
+        self()
+    }
+}
+
+/// Runs the workload to its end. Also returns every action, in order of completion.
 pub fn simulate(
     cluster: &Cluster,
     workload: &[Trajectory],
     policy: Policy,
-    clock: &mut impl FnMut() -> Duration,
+    watch: &mut impl Watch,
 ) -> Result<(Report, Vec<Record>), Refused> {
     let dealt = replicas(cluster);
     for (i, trajectory) in workload.iter().enumerate() {
@@ -60,21 +73,21 @@ pub fn simulate(
     let pods = |request, limit| Pods::new(cluster, workload, request, limit, &dealt);
     match policy {
         Policy::Fixed { units } => {
-            run(&mut world, lines(cluster, Fixed { limit: units }), clock, &mut decisions);
+            run(&mut world, lines(cluster, Fixed { limit: units }), watch, &mut decisions);
         }
         Policy::Elastic => {
-            run(&mut world, lines(cluster, ByPromise::Actions), clock, &mut decisions);
+            run(&mut world, lines(cluster, ByPromise::Actions), watch, &mut decisions);
         }
         Policy::ElasticTrajectory => {
-            run(&mut world, lines(cluster, ByPromise::Trajectories), clock, &mut decisions);
+            run(&mut world, lines(cluster, ByPromise::Trajectories), watch, &mut decisions);
         }
         Policy::Tangram => {
             let depth = cluster.depth.map(|depth| usize::try_from(depth).unwrap_or(usize::MAX));
-            run(&mut world, lines(cluster, Tangram { depth }), clock, &mut decisions);
+            run(&mut world, lines(cluster, Tangram { depth }), watch, &mut decisions);
         }
-        Policy::Static { cores } => run(&mut world, pods(cores, None), clock, &mut decisions),
+        Policy::Static { cores } => run(&mut world, pods(cores, None), watch, &mut decisions),
         Policy::Kubernetes { request, limit } => {
-            run(&mut world, pods(request, Some(limit)), clock, &mut decisions);
+            run(&mut world, pods(request, Some(limit)), watch, &mut decisions);
         }
     }
     if world.now == u64::MAX {
@@ -91,7 +104,7 @@ fn lines<'a, D: Discipline<'a>>(cluster: &'a Cluster, discipline: D) -> Lines<'a
 fn run<'a>(
     world: &mut World<'a>,
     mut scheduler: impl Scheduler<'a>,
-    clock: &mut impl FnMut() -> Duration,
+    watch: &mut impl Watch,
     decisions: &mut Vec<u64>,
 ) {
     while let Some(events) = world.next_instant() {
@@ -138,9 +151,10 @@ fn run<'a>(
         for of in scheduler.admit(world) {
             world.after(0, Event::Proceeds(of));
         }
-        let before = clock();
+        let before = watch.clock();
         scheduler.round(world);
-        decisions.push(clock().saturating_sub(before).as_nanos() as u64);
+        decisions.push(watch.clock().saturating_sub(before).as_nanos() as u64);
+        watch.ended(world.records.len());
     }
 }
 

@@ -29,7 +29,7 @@ mod world;
 
 pub use check::Misfit;
 pub use chunks::MOST_GPUS;
-pub use engine::{Refused, simulate};
+pub use engine::{Refused, Watch, simulate};
 pub use policy::{Policy, UnknownPolicy};
 pub use replicas::without_replica;
 pub use report::{Decisions, Distribution, Report};

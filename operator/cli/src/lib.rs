@@ -6,6 +6,7 @@ mod failure;
 pub mod input;
 mod paper;
 mod plan;
+mod progress;
 mod report;
 mod simulate;
 

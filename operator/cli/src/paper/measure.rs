@@ -1,6 +1,6 @@
 //! Runs figures on all processors.
 
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, IsTerminal as _};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
@@ -9,6 +9,7 @@ use std::time::Instant;
 use rollwright_sim::paper::{Failed, Figure};
 
 use crate::failure::Failure;
+use crate::progress::show;
 
 /// For each figure, the values of each seed. What times our code runs last and alone.
 pub(super) fn measure(figures: &[Figure], seeds: &[u64]) -> Result<Vec<Vec<Vec<f64>>>, Failure> {
@@ -90,9 +91,4 @@ impl Progress {
             show("");
         }
     }
-}
-
-fn show(text: &str) {
-    // A terminal that went away shows nothing.
-    let _ = write!(io::stderr(), "\r\x1b[K{text}");
 }

@@ -6,7 +6,6 @@ mod workload;
 
 use std::io::Read;
 use std::path::Path;
-use std::time::Instant;
 
 use rollwright_sim::cluster::Cluster;
 use rollwright_sim::workload::Trajectory;
@@ -15,6 +14,7 @@ use rollwright_sim::{Distribution, Policy, Report, simulate, without_replica};
 use crate::command::Actions;
 use crate::failure::Failure;
 use crate::input::{self, Fault, InputError};
+use crate::progress::Bar;
 use crate::report::{Table, json};
 
 /// Runs the simulation, and writes the trace where one is wanted.
@@ -35,9 +35,9 @@ pub(crate) fn actions(args: &Actions, stdin: &mut impl Read) -> Result<String, F
         return Err(fault.in_file(&args.cluster).into());
     }
     let (workload, lines) = read_workload(&args.workload, &cluster, stdin)?;
-    let start = Instant::now();
-    let (report, records) = simulate(&cluster, &workload, policy, &mut || start.elapsed())
-        .map_err(|refused| {
+    let actions = workload.iter().map(|trajectory| trajectory.actions().count()).sum();
+    let (report, records) =
+        simulate(&cluster, &workload, policy, &mut Bar::new(actions)).map_err(|refused| {
             let line = lines[refused.trajectory];
             Fault::new(refused.misfit.to_string()).on_line(&args.workload, line)
         })?;
