@@ -71,7 +71,10 @@ pub(crate) fn check(
                 }
                 let pod = match policy {
                     Policy::Fixed { .. } => continue,
-                    Policy::Elastic | Policy::ElasticTrajectory | Policy::Tangram => {
+                    Policy::Elastic
+                    | Policy::ElasticUnbounded
+                    | Policy::ElasticTrajectory
+                    | Policy::Tangram => {
                         known_to_the_core(action, pool)?;
                         continue;
                     }

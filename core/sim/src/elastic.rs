@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use rollwright_core::elastic::{
     CHUNK_WINDOW, ChunkLine, ChunkWaiting, Decision, Elastic, ElasticChunks, Line, Remaining,
-    Resizable, Running, WINDOW, Waiting, Work,
+    Resizable, Running, Waiting, Work,
 };
 use rollwright_core::time::Time;
 
@@ -19,6 +19,8 @@ use crate::workload::{Action, Phase};
 pub(crate) enum ByPromise {
     /// Short actions first.
     Actions,
+    /// The same without bounds on the look-ahead, on CPU nodes.
+    Unbounded,
     /// Those first whose trajectory will last longest.
     Trajectories,
 }
@@ -32,6 +34,7 @@ impl<'a> Discipline<'a> for ByPromise {
             cores: u32::try_from(cores).unwrap_or(u32::MAX),
             policy: match self {
                 Self::Actions => Elastic::default(),
+                Self::Unbounded => Elastic::unbounded(),
                 Self::Trajectories => Elastic::for_makespan(),
             },
             prediction: self.prediction(),
@@ -42,7 +45,7 @@ impl<'a> Discipline<'a> for ByPromise {
 
     fn gpu(&self, services: &'a [Service]) -> GpuElastic<'a> {
         let policy = match self {
-            Self::Actions => ElasticChunks::default(),
+            Self::Actions | Self::Unbounded => ElasticChunks::default(),
             Self::Trajectories => ElasticChunks::for_makespan(),
         };
         GpuElastic { services, policy, prediction: self.prediction(), waiting: BTreeMap::new() }
@@ -86,7 +89,7 @@ impl<'a> CpuElastic<'a> {
             });
             Running { ends: at(one.ends), units: units(one.units), resizable }
         });
-        let waiting = self.waiting.values().take(WINDOW).map(|(queued, work)| {
+        let waiting = self.waiting.values().take(self.policy.window()).map(|(queued, work)| {
             let resizable = queued.action.malleable;
             Waiting { work, submitted: at(queued.submitted), resizable }
         });
@@ -132,7 +135,7 @@ impl<'a> CpuLine<'a> for CpuElastic<'a> {
             }
             changes.push(Change::Start(queued, millionths(given.units)));
         }
-        decision.starts.len() == WINDOW && !self.waiting.is_empty()
+        decision.starts.len() == self.policy.window() && !self.waiting.is_empty()
     }
 }
 

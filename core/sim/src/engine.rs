@@ -78,6 +78,9 @@ pub fn simulate(
         Policy::Elastic => {
             run(&mut world, lines(cluster, ByPromise::Actions), watch, &mut decisions);
         }
+        Policy::ElasticUnbounded => {
+            run(&mut world, lines(cluster, ByPromise::Unbounded), watch, &mut decisions);
+        }
         Policy::ElasticTrajectory => {
             run(&mut world, lines(cluster, ByPromise::Trajectories), watch, &mut decisions);
         }

@@ -7,6 +7,9 @@ use crate::workload::UNIT;
 pub enum Policy {
     /// `elastic`: the running queue's default.
     Elastic,
+    /// `elastic-unbounded`: the same with every rule played over the whole line at every decision,
+    /// which takes long: what the bounds of `elastic` lose is measured against it.
+    ElasticUnbounded,
     /// `elastic-trajectory`: those first whose trajectory will last longest, with ageing.
     ElasticTrajectory,
     /// `tangram`: ARL-Tangram's Algorithms 1 and 2.
@@ -53,6 +56,7 @@ impl std::str::FromStr for Policy {
         let parts: Vec<&str> = name.split(':').collect();
         let policy = match parts[..] {
             ["elastic"] => Some(Self::Elastic),
+            ["elastic-unbounded"] => Some(Self::ElasticUnbounded),
             ["elastic-trajectory"] => Some(Self::ElasticTrajectory),
             ["tangram"] => Some(Self::Tangram),
             ["fixed", units] => whole(units).map(|units| Self::Fixed { units }),

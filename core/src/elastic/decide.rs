@@ -39,6 +39,8 @@ pub struct Elastic {
     arrivals: Arrivals,
     outlook: Outlook,
     last_end: f64,
+    /// Waiting actions that a decision looks at.
+    window: usize,
     /// Actions that the last decision let wait.
     left_waiting: usize,
 }
@@ -53,7 +55,19 @@ impl Elastic {
     /// With what the end of the last trajectory weighs against the mean completion time.
     fn new(last_end: f64) -> Self {
         let (arrivals, outlook) = (Arrivals::default(), Outlook::default());
-        Self { arrivals, outlook, last_end, left_waiting: 0 }
+        Self { arrivals, outlook, last_end, window: WINDOW, left_waiting: 0 }
+    }
+
+    /// Every decision compares all rules over the whole line, whatever that takes: what the
+    /// bounds lose is measured against it.
+    pub fn unbounded() -> Self {
+        let outlook = Outlook { unbounded: true, ..Outlook::default() };
+        Self { outlook, window: usize::MAX, ..Self::default() }
+    }
+
+    /// Waiting actions that a decision looks at; the rest only counts.
+    pub fn window(&self) -> usize {
+        self.window
     }
 
     /// For an end of all trajectories as early as possible. The line is to be in the order
@@ -86,7 +100,7 @@ impl Elastic {
     }
 
     fn decide_window(&mut self, line: &Line) -> Vec<Given> {
-        let seen = line.waiting.len().min(WINDOW);
+        let seen = line.waiting.len().min(self.window);
         let beyond = line.beyond + line.waiting.len() - seen;
         let line = &Line { waiting: &line.waiting[..seen], beyond, ..*line };
         let mut starts = self.starts(line);
@@ -135,6 +149,8 @@ pub(super) struct Outlook {
     turn: usize,
     /// Decisions since rules were compared.
     age: usize,
+    /// All rules are compared at every decision.
+    unbounded: bool,
 }
 
 impl Outlook {
@@ -155,7 +171,8 @@ impl Outlook {
     fn promise<S: Space>(&mut self, scene: &Scene<S>, in_time: bool) -> Option<Promise> {
         // A long line changes little from one decision to the next.
         self.age += 1;
-        if let Some(incumbent) = self.best.filter(|rule| in_time || rule.keeps_order())
+        if !self.unbounded
+            && let Some(incumbent) = self.best.filter(|rule| in_time || rule.keeps_order())
             && self.age * AGED < scene.size().saturating_sub(SHORT)
         {
             return scene.roll_out(incumbent, Until::Now);
@@ -169,7 +186,7 @@ impl Outlook {
         let mut tried = 0;
         for rule in std::iter::once(incumbent).chain(others) {
             // The best so far is tried against at least one other.
-            if tried >= 2 && scene.played() >= BUDGET {
+            if tried >= 2 && scene.played() >= BUDGET && !self.unbounded {
                 break;
             }
             tried += 1;

@@ -32,17 +32,9 @@ pub(crate) async fn measure(python: Option<&Path>) -> anyhow::Result<Vec<Row>> {
     let real = Real::of(&records).context("the quickstart recorded no action")?;
 
     let trace = out.path().join(format!("replay-{RUN}"));
-    let mut simulate = Command::new(program("kubectl-rollwright")?);
-    simulate.args(["simulate", "actions", "--policy", SIMULATED, "--seed", "1", "--json"]);
-    simulate.arg("--cluster").arg(trace.join("cluster.json"));
-    simulate.arg("--workload").arg(trace.join("workload.jsonl"));
-    let simulated = simulate.output().await.context("kubectl-rollwright")?;
-    ensure!(simulated.status.success(), "{}", String::from_utf8_lossy(&simulated.stderr));
-    let simulated: Value = serde_json::from_slice(&simulated.stdout)?;
-    let mean = |of: &str| simulated[of]["mean"].as_f64().context("no mean");
-    let (act, queue) = (mean("act_s")?, mean("queue_s")?);
+    let (act, queue) = simulated(&trace, SIMULATED, None).await?;
     let ratio = act / real.act;
-    Ok(vec![Row {
+    let mut rows = vec![Row {
         figure: format!("simulated mean ACT of the quickstart's {} actions", real.actions),
         ours: format!("{act:.2} s (queue {queue:.2} s)"),
         baseline: format!(
@@ -54,7 +46,48 @@ pub(crate) async fn measure(python: Option<&Path>) -> anyhow::Result<Vec<Row>> {
         ratio: format!("{ratio:.3}"),
         target: format!("{:.2} to {:.2}", 1.0 - WITHIN, 1.0 + WITHIN),
         reached: (ratio - 1.0).abs() <= WITHIN,
-    }])
+    }];
+    let (unbounded, _) = simulated(&trace, "elastic-unbounded", None).await?;
+    rows.push(look_ahead("the same workload, look-ahead of `elastic`", act, unbounded));
+    let (unbounded, _) = simulated(&trace, "tangram", None).await?;
+    for depth in [1, 2] {
+        let (act, _) = simulated(&trace, "tangram", Some(depth)).await?;
+        let figure = format!("the same workload, `tangram` of depth {depth}");
+        rows.push(look_ahead(&figure, act, unbounded));
+    }
+    Ok(rows)
+}
+
+/// Mean ACT with a bounded look-ahead, against the same policy without bounds.
+fn look_ahead(figure: &str, act: f64, unbounded: f64) -> Row {
+    let ratio = act / unbounded;
+    Row {
+        figure: figure.to_owned(),
+        ours: format!("{act:.2} s"),
+        baseline: format!("{unbounded:.2} s without bounds"),
+        ratio: format!("{ratio:.3}"),
+        target: "<= 1.02".to_owned(),
+        reached: ratio <= 1.02,
+    }
+}
+
+/// Mean ACT and queueing in seconds of a recorded run under a policy of the simulator.
+async fn simulated(trace: &Path, policy: &str, depth: Option<u64>) -> anyhow::Result<(f64, f64)> {
+    let cluster = trace.join("cluster.json");
+    let mut shape: Value = serde_json::from_slice(&std::fs::read(&cluster)?)?;
+    if let Some(depth) = depth {
+        shape["depth"] = depth.into();
+    }
+    let shaped = trace.join("shaped.json");
+    std::fs::write(&shaped, shape.to_string())?;
+    let mut simulate = Command::new(program("kubectl-rollwright")?);
+    simulate.args(["simulate", "actions", "--policy", policy, "--seed", "1", "--json"]);
+    simulate.arg("--cluster").arg(shaped).arg("--workload").arg(trace.join("workload.jsonl"));
+    let simulated = simulate.output().await.context("kubectl-rollwright")?;
+    ensure!(simulated.status.success(), "{}", String::from_utf8_lossy(&simulated.stderr));
+    let simulated: Value = serde_json::from_slice(&simulated.stdout)?;
+    let mean = |of: &str| simulated[of]["mean"].as_f64().context("no mean");
+    Ok((mean("act_s")?, mean("queue_s")?))
 }
 
 /// Means over the actions of a run, in seconds.
