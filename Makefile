@@ -84,7 +84,7 @@ cluster-binaries: deps-cluster ## Build the programs of a Kubernetes cluster (on
 .PHONY: bench
 bench: build image test-images ## Print the benchmark figures, baselines in the same run
 	@set -e; python=$$(examples/quickstart/agent/venv.sh); $(AS_ROOT) $(BIN)/bench --python "$$python" $(BENCH_ARGS)
-	@$(MAKE) bench-planner bench-simulator
+	@$(if $(strip $(BENCH_ARGS)),,$(MAKE) bench-planner bench-simulator)
 
 .PHONY: bench-gpu
 bench-gpu: ## Print the figures of reward services on GPUs (BENCH_ARGS=--fake without one)
