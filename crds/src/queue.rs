@@ -107,8 +107,8 @@ pub struct Policy {
     /// In which order waiting actions are looked at.
     #[serde(default)]
     pub ordering: Ordering,
-    /// `Elastic`: kept for the elastic algorithm of the paper, whose estimate looks so many
-    /// completions ahead; that of this version plays the whole line forward.
+    /// Entries of the units of an action that the estimate of the paper's algorithm tries. The
+    /// queue has no use for it: the policy of this version plays the line forward.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 64))]
     pub depth: Option<u32>,

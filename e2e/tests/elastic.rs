@@ -73,20 +73,19 @@ async fn a_lone_action_gets_all_cores_and_many_get_one_each() -> anyhow::Result<
         streams.push(client.submit(elastic(&format!("many-{n}"), "t", cores)).await?);
     }
     tell(&mut client, "t").await?;
-    let mut runs = Vec::new();
+    let mut given = Vec::new();
     for stream in streams {
         let run = client::finish(stream).await?;
-        let waited = run.finished()?.usage.context("no usage")?.queue_s;
         let units = run.finished()?.cpu_units;
         ensure!(run.text() == format!("{units}\n"), "{run:?}");
-        runs.push((waited, units));
+        given.push(units);
     }
     client::finish(all).await?.finished()?;
     let stats = client.stats().await?;
     ensure!(stats.finished_total == u64::from(4 * cores) + 2, "{stats:?}");
-    runs.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let first = &runs[..cores as usize];
-    ensure!(first.iter().all(|(_, units)| (units - 1.0).abs() < 1e-9), "one core each: {runs:?}");
+    // Alike, they start as they came; the last may have all cores again.
+    let first = &given[..cores as usize];
+    ensure!(first.iter().all(|units| (units - 1.0).abs() < 1e-9), "one core each: {given:?}");
     client.close("t").await?;
     stack.stop().await
 }
