@@ -1,8 +1,10 @@
 //! Exact plans against brute force and against the paper's own algorithms.
 
+use std::num::NonZeroUsize;
+
 use proptest::prelude::*;
 
-use super::baseline::{Cooling, anneal, presorted};
+use super::baseline::{Aggregation, Cooling, aggregated, anneal, presorted};
 use super::classes::Classes;
 use super::fleet::Fleet;
 use super::prices::{Market, Prices, Verdict};
@@ -161,6 +163,47 @@ proptest! {
         prop_assert_eq!(priced.to_bits(), want.to_bits(), "{} is not {}", priced, want);
     }
 
+    /// Blocks only take plans away, and where every trajectory is a block none is.
+    #[test]
+    fn aggregation_never_beats_the_optimum_and_alone_is_the_presorted_table(
+        lengths in lengths(40),
+        times in prop::collection::vec(token_time(), 1..6),
+        interference in curve(),
+        below in 0.0..120.0_f64,
+        block in 1_usize..8,
+    ) {
+        let of = |below, block| {
+            let block = NonZeroUsize::new(block).unwrap();
+            aggregated(&lengths, &times, &interference, Aggregation { below, block })
+        };
+        let got = of(below, block);
+        let exact = place(&lengths, &times, &interference).unwrap().makespan;
+        let table = presorted(&lengths, &times, &interference);
+        prop_assert!(exact <= table && table <= got, "{} <= {} <= {}", exact, table, got);
+        prop_assert_eq!(of(0.0, block).to_bits(), table.to_bits());
+        prop_assert_eq!(of(below, 1).to_bits(), table.to_bits());
+    }
+
+    /// Where all are aggregated, each block is a trajectory on a curve of its own.
+    #[test]
+    fn whole_blocks_are_the_presorted_table_of_their_longest(
+        mut lengths in prop::collection::vec(0.0..100.0_f64, 1..60),
+        times in prop::collection::vec(token_time(), 1..6),
+        interference in curve(),
+        block in 1_usize..8,
+    ) {
+        lengths.truncate((lengths.len() / block).max(1) * block);
+        lengths.sort_unstable_by(|a, b| b.total_cmp(a));
+        let longest: Vec<f64> = lengths.iter().copied().step_by(block).collect();
+        let factors = (1..=60).map(|blocks| interference.at(blocks * block)).collect();
+        let curve = Interference::new(factors).unwrap();
+        prop_assume!(lengths.len() % block == 0);
+        let aggregation =
+            Aggregation { below: f64::INFINITY, block: NonZeroUsize::new(block).unwrap() };
+        let got = aggregated(&lengths, &times, &interference, aggregation);
+        prop_assert_eq!(got.to_bits(), presorted(&longest, &times, &curve).to_bits());
+    }
+
     #[test]
     fn allocation_is_the_brute_force_optimum(
         lengths in lengths(5),
@@ -315,6 +358,19 @@ fn hundreds_of_workers_for_one_long_trajectory_need_no_table() {
     let times: Vec<f64> = (0..160).map(|i| 0.006 + 0.001 * f64::from(i % 16)).collect();
     let got = place(&lengths, &times, &affine(300)).unwrap();
     assert_eq!(got.makespan.to_bits(), (0.006 * 5000.0_f64).to_bits());
+}
+
+#[test]
+fn aggregation_loses_the_plans_that_divide_a_block() {
+    // Two each is best; a block of all four goes to one worker.
+    let interference = Interference::new(vec![1.0, 2.0, 3.0, 4.0]).unwrap();
+    let (lengths, times) = ([4.0, 4.0, 4.0, 4.0], [1.0, 1.0]);
+    let of = |below| {
+        let block = NonZeroUsize::new(4).unwrap();
+        aggregated(&lengths, &times, &interference, Aggregation { below, block })
+    };
+    // A length equal to the threshold is not below it.
+    assert_eq!((of(4.0), of(4.5)), (8.0, 16.0));
 }
 
 #[test]
