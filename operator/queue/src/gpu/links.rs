@@ -317,7 +317,8 @@ fn adopted(live: &pb::LiveEngine, kind: Kind, calls: &[pb::LiveCall], now: Time)
     let running = on.filter_map(|call| {
         let left = call.left.and_then(|left| Duration::try_from(left).ok());
         let deadline = now + left.unwrap_or_default() + PATIENCE;
-        Some(Running { action: ActionId::new(&call.action_id).ok()?, deadline })
+        let action = ActionId::new(&call.action_id).ok()?;
+        Some(Running { action, deadline, ended: call.ended })
     });
     Adopted {
         engine: EngineId(live.engine),
