@@ -145,24 +145,32 @@ impl Pool {
         Step::Waits
     }
 
-    /// Engines of a kind that are not being ended, on nodes in service.
+    /// Whether an engine that is being ended there has withstood a try: nobody knows for how long
+    /// its GPUs are gone.
+    fn stuck(&self, chunk: Chunk) -> bool {
+        let withstood = |id| self.engines.get(&id).is_some_and(|engine| engine.stops >= 2);
+        self.chunks.overlapping(chunk).any(|(id, tenant)| tenant.is_leaving() && withstood(id))
+    }
+
+    /// Engines of a kind that are not being ended, on nodes in service and not beside one that
+    /// does not end.
     pub(super) fn serving(&self, kind: Kind) -> impl Iterator<Item = (EngineId, &Engine)> {
         let serving = self.engines.iter().filter(move |(_, engine)| {
             let open = self.is_up(engine.chunk.node) && !self.nodes[engine.chunk.node].draining;
             let leaving = matches!(engine.state, State::Leaving { .. });
-            engine.kind == kind && open && !leaving
+            engine.kind == kind && open && !leaving && !self.stuck(engine.chunk)
         });
         serving.map(|(id, engine)| (*id, engine))
     }
 
     /// Engines of a kind that will run those that wait. One that is there, beside an engine
-    /// that does not end, is not counted on.
+    /// that is being ended, is not counted on.
     fn coming(&self, kind: Kind) -> usize {
         let coming = self.serving(kind).filter(|(id, engine)| {
             let chunk = engine.chunk;
-            let stuck = engine.state == State::Resident
+            let blocked = engine.state == State::Resident
                 && self.chunks.leaving(chunk.node) & chunk.bits() != 0;
-            !stuck && self.chunks.get(*id).is_some_and(Tenant::is_coming)
+            !blocked && self.chunks.get(*id).is_some_and(Tenant::is_coming)
         });
         coming.count()
     }
@@ -178,6 +186,7 @@ impl Pool {
                 && engine.state == State::Resident
                 && !engine.running.is_empty()
                 && open(engine.chunk)
+                && self.chunks.leaving(engine.chunk.node) & engine.chunk.bits() == 0
         });
         executing
             .map(|(id, engine)| (*id, batch.saturating_sub(engine.running.len())))
@@ -194,11 +203,13 @@ impl Pool {
         claims: &mut Claims,
         now: Time,
     ) -> Option<Chunk> {
+        let chunks = |node: usize| {
+            let gpus = self.chunks.node(node).map_or(0, |(gpus, _)| gpus);
+            Chunk::all(node, gpus, kind.degree).filter(|chunk| !self.stuck(*chunk))
+        };
         let suits = |node: &usize| {
-            let large = self
-                .chunks
-                .node(*node)
-                .is_some_and(|(gpus, memory)| gpus >= kind.degree.gpus() && memory >= need.device);
+            let large = self.chunks.node(*node).is_some_and(|(_, memory)| memory >= need.device)
+                && chunks(*node).next().is_some();
             let open = claims.rooms.get(node) != Some(&WHOLE) && !claims.memory.contains(node);
             large && open && self.nodes[*node].host >= need.host
         };
@@ -207,10 +218,7 @@ impl Pool {
         let roomy: Vec<Chunk> = nodes
             .iter()
             .filter(|node| self.memory_short(**node, need) == 0)
-            .flat_map(|node| {
-                let gpus = self.chunks.node(*node).map_or(0, |(gpus, _)| gpus);
-                Chunk::all(*node, gpus, kind.degree)
-            })
+            .flat_map(|node| chunks(*node))
             .collect();
         if let Some(chunk) = self.chunks.claim(kind, need.device, &roomy, &claims.rooms) {
             claims.memory.insert(chunk.node);

@@ -113,4 +113,6 @@ pub struct Running {
     pub action: ActionId,
     /// When it has ended at the latest.
     pub deadline: Time,
+    /// It has ended, and its report follows.
+    pub ended: bool,
 }

@@ -180,7 +180,8 @@ impl Pool {
         }
         let same = engine.kind == adopted.kind && engine.chunk.start() == adopted.start;
         let has = |running: &Running| engine.running.contains_key(&running.action);
-        let known = adopted.running.iter().all(has);
+        // The end of one that has ended may have been reported before.
+        let known = adopted.running.iter().all(|running| running.ended || has(running));
         if !same || !known {
             self.broke(id, &Trouble::AgentLost, now);
             return;
@@ -234,7 +235,9 @@ impl Pool {
             self.actions.get(&running.action).is_some_and(|action| action.on.is_some())
         };
         let takes = resident && !adopted.running.iter().any(elsewhere);
-        if fits && aligned == adopted.start && (takes || adopted.running.is_empty()) {
+        // Of one that has ended, the report follows.
+        let idle = adopted.running.iter().all(|running| running.ended);
+        if fits && aligned == adopted.start && (takes || idle) {
             self.judge(id, adopted, now);
             self.take_in(id, adopted, now);
         } else {
@@ -248,7 +251,10 @@ impl Pool {
         let Some(engine) = self.engines.get_mut(&id).filter(|e| e.state == State::Resident) else {
             return;
         };
-        for Running { action, deadline } in &adopted.running {
+        for Running { action, deadline, ended } in &adopted.running {
+            if *ended && self.actions.get(action).is_some_and(|action| action.on.is_some()) {
+                continue;
+            }
             engine.running.insert(action.clone(), now);
             if let Some(before) = self.actions.remove(action) {
                 self.timers.remove(&(before.deadline, Timer::Deadline(action.clone())));

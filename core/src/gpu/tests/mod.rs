@@ -7,5 +7,6 @@ mod chunks;
 mod overlap;
 mod reports;
 mod rules;
+mod stuck;
 mod takeover;
 mod world;

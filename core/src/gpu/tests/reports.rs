@@ -136,7 +136,9 @@ impl World {
             return;
         }
         let (engine, action) = running[pick % running.len()].clone();
-        self.processes.get_mut(&engine).unwrap().running.remove(&action);
+        let process = self.processes.get_mut(&engine).unwrap();
+        process.running.remove(&action);
+        process.told.push(action.clone());
         let fault = || Fault::new(FaultKind::Infrastructure, "BadGateway", "it answered 502");
         let result = if well { Ok(()) } else { Err(fault()) };
         if well && self.open.contains(&action) {

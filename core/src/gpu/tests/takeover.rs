@@ -4,11 +4,78 @@ use std::collections::BTreeSet;
 
 use super::reports::Outcome;
 use super::rules::{orders, pair};
-use super::world::{World, action, kind, node, secs, services};
-use crate::gpu::{Adopted, Event, Node, Order, Pool, Proof, Residency};
+use super::world::{HOST, MEMORY, World, action, kind, node, secs, services};
+use crate::gpu::{Adopted, EngineId, Event, Node, Order, Pool, Proof, Residency, Running};
 use crate::ids::{ActionId, NodeId};
 
 impl World {
+    /// The agent of a node connects, and tells again what was not acknowledged. A restarted one
+    /// has no orders and no calls in flight.
+    pub(super) fn join(&mut self, name: &NodeId, restarted: bool) {
+        if restarted {
+            self.tasks.retain(|task| task.node != *name);
+        }
+        let index: usize = name.as_str()[1..].parse().unwrap();
+        let deadline = self.now + secs(200);
+        let here = self.processes.iter_mut().filter(|(_, process)| process.chunk.node == index);
+        let mut engines = Vec::new();
+        for (id, process) in here.filter(|(_, process)| !process.dead) {
+            if restarted {
+                process.running.clear();
+                process.told.clear();
+            }
+            let order = self.tasks.iter().find(|task| task.engine == *id).map(|task| task.order);
+            let (asleep, held, answers) = (!process.awake, process.held, process.answers);
+            let call =
+                |action: &ActionId, ended| Running { action: action.clone(), deadline, ended };
+            let running = process.running.iter().map(|action| call(action, false));
+            let ended = process.told.iter().map(|action| call(action, true));
+            engines.push(Adopted {
+                engine: *id,
+                kind: process.kind,
+                start: process.chunk.start(),
+                order,
+                proof: order.is_none().then_some(Proof { asleep, held, answers }),
+                running: running.chain(ended).collect(),
+            });
+        }
+        // Memory of a process that is gone comes back with the agent.
+        self.processes.retain(|_, process| process.chunk.node != index || !process.dead);
+        let machine = self.machines.get_mut(name).unwrap();
+        machine.up = true;
+        let (gpus, memory, host) = (machine.gpus, MEMORY, HOST);
+        let lost = machine.lost.iter().copied().collect();
+        let node = Node { name: name.clone(), gpus, memory, host, lost, engines };
+        let commands = self.pool.on_event(Event::Joined(node), self.now);
+        // A new pool takes in what runs; of what was cancelled before, it knows nothing.
+        for action in self.processes.values().flat_map(|of| of.running.iter().chain(&of.told)) {
+            if self.pool.runs_on(action).is_none() || self.open.contains(action) {
+                continue;
+            }
+            if self.adrift.remove(action) {
+                self.open.insert(action.clone());
+            } else {
+                self.strays.insert(action.clone());
+            }
+        }
+        for command in commands {
+            self.carry_out(command);
+        }
+        self.check();
+        let here = self.processes.iter_mut().filter(|(_, process)| process.chunk.node == index);
+        let again: Vec<(EngineId, ActionId)> = here
+            .flat_map(|(id, process)| process.told.drain(..).map(|action| (*id, action)))
+            .collect();
+        for (engine, action) in again {
+            self.send(Event::Finished { action, engine, result: Ok(()) });
+        }
+    }
+
+    pub(super) fn leave(&mut self, name: &NodeId) {
+        self.machines.get_mut(name).unwrap().up = false;
+        self.send(Event::Left(name.clone()));
+    }
+
     /// The pool's process is killed, another begins with nothing, and all agents find it.
     pub(super) fn replace_pool(&mut self) {
         let running = |action: &&ActionId| {
@@ -51,6 +118,29 @@ fn residents_are_taken_over_when_an_agent_comes_back() {
     world.submit(3, kind(0, 1), 1000);
     world.settle();
     assert_eq!((world.result(3), orders(&world)), (Some(Ok(())), vec![Order::Launch]));
+}
+
+#[test]
+fn a_call_that_has_ended_and_was_not_acknowledged_does_no_harm() {
+    let mut world = pair();
+    (0..2).for_each(|n| world.submit(n, kind(0, 1), 1000));
+    world.report(0, Outcome::Good);
+    world.finish(0, true);
+    world.leave(&node(0));
+    world.join(&node(0), false);
+    assert_eq!((world.result(0), world.result(1)), (Some(Ok(())), None));
+    world.settle();
+    assert_eq!((world.result(1), orders(&world)), (Some(Ok(())), vec![Order::Launch]));
+    // Nor where a new pool finds it, of an engine that sleeps.
+    world.submit(2, kind(0, 1), 1000);
+    world.finish(0, true);
+    let process = world.processes.values_mut().next().unwrap();
+    (process.awake, process.held, process.answers) = (false, 1, false);
+    world.replace_pool();
+    assert_eq!((orders(&world), world.pool.live()), (vec![Order::Launch], 0));
+    world.submit(3, kind(0, 1), 1000);
+    world.settle();
+    assert_eq!((world.result(3), orders(&world)), (Some(Ok(())), vec![Order::Launch, Order::Wake]));
 }
 
 #[test]

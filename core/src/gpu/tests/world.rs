@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::reports::Outcome;
 use crate::fault::Fault;
 use crate::gpu::{
-    Adopted, Chunk, Command, Config, Degree, EngineId, Event, Footprint, Kind, Limits, Node, Order,
-    OrderId, Pool, Proof, Running, Service, ServiceIndex,
+    Chunk, Command, Config, Degree, EngineId, Event, Footprint, Kind, Limits, Order, OrderId, Pool,
+    Service, ServiceIndex,
 };
 use crate::ids::{ActionId, NodeId};
 use crate::reward::Backoff;
@@ -71,6 +71,8 @@ pub(super) struct Process {
     pub(super) held: u64,
     pub(super) answers: bool,
     pub(super) running: BTreeSet<ActionId>,
+    /// Ended there, and never acknowledged.
+    pub(super) told: Vec<ActionId>,
     /// The process is gone, although its memory may not be.
     pub(super) dead: bool,
 }
@@ -89,7 +91,7 @@ pub(super) struct Machine {
     pub(super) gpus: u32,
     pub(super) up: bool,
     pub(super) draining: bool,
-    lost: BTreeSet<u32>,
+    pub(super) lost: BTreeSet<u32>,
 }
 
 #[derive(Debug)]
@@ -168,64 +170,6 @@ impl World {
         Some(result.as_ref().copied().map_err(|fault| &*fault.reason))
     }
 
-    /// The agent of a node connects. A restarted one has no orders and no calls in flight.
-    pub(super) fn join(&mut self, name: &NodeId, restarted: bool) {
-        if restarted {
-            self.tasks.retain(|task| task.node != *name);
-        }
-        let index: usize = name.as_str()[1..].parse().unwrap();
-        let deadline = self.now + secs(200);
-        let here = self.processes.iter_mut().filter(|(_, process)| process.chunk.node == index);
-        let mut engines = Vec::new();
-        for (id, process) in here.filter(|(_, process)| !process.dead) {
-            if restarted {
-                process.running.clear();
-            }
-            let order = self.tasks.iter().find(|task| task.engine == *id).map(|task| task.order);
-            let (asleep, held, answers) = (!process.awake, process.held, process.answers);
-            engines.push(Adopted {
-                engine: *id,
-                kind: process.kind,
-                start: process.chunk.start(),
-                order,
-                proof: order.is_none().then_some(Proof { asleep, held, answers }),
-                running: process
-                    .running
-                    .iter()
-                    .map(|action| Running { action: action.clone(), deadline })
-                    .collect(),
-            });
-        }
-        // Memory of a process that is gone comes back with the agent.
-        self.processes.retain(|_, process| process.chunk.node != index || !process.dead);
-        let machine = self.machines.get_mut(name).unwrap();
-        machine.up = true;
-        let (gpus, memory, host) = (machine.gpus, MEMORY, HOST);
-        let lost = machine.lost.iter().copied().collect();
-        let node = Node { name: name.clone(), gpus, memory, host, lost, engines };
-        let commands = self.pool.on_event(Event::Joined(node), self.now);
-        // A new pool takes in what runs; of what was cancelled before, it knows nothing.
-        for action in self.processes.values().flat_map(|process| &process.running) {
-            if self.pool.runs_on(action).is_none() || self.open.contains(action) {
-                continue;
-            }
-            if self.adrift.remove(action) {
-                self.open.insert(action.clone());
-            } else {
-                self.strays.insert(action.clone());
-            }
-        }
-        for command in commands {
-            self.carry_out(command);
-        }
-        self.check();
-    }
-
-    pub(super) fn leave(&mut self, name: &NodeId) {
-        self.machines.get_mut(name).unwrap().up = false;
-        self.send(Event::Left(name.clone()));
-    }
-
     pub(super) fn drain(&mut self, name: &NodeId, on: bool) {
         self.machines.get_mut(name).unwrap().draining = on;
         self.send(Event::Drain { node: name.clone(), on });
@@ -290,7 +234,7 @@ impl World {
         self.check();
     }
 
-    fn carry_out(&mut self, command: Command) {
+    pub(super) fn carry_out(&mut self, command: Command) {
         match command {
             Command::Ended { action, .. } if self.strays.remove(&action) => {}
             Command::Ended { action, result } => {
@@ -369,6 +313,7 @@ impl World {
             held: 0,
             answers: false,
             running: BTreeSet::new(),
+            told: Vec::new(),
             dead: false,
         });
         assert!(!process.awake, "{engine:?} is woken twice");

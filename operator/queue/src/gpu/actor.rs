@@ -179,6 +179,7 @@ impl Gpu {
             self.late(&action);
         }
         self.give_up_away(now);
+        self.end_strays(now);
         for (at, pool) in self.pools.iter().enumerate() {
             if pool.core.next_deadline().is_some_and(|due| due <= now) {
                 self.events.push_back((at, Event::Tick));
@@ -189,7 +190,8 @@ impl Gpu {
     fn next_deadline(&self) -> Option<Time> {
         let cores = self.pools.iter().filter_map(|pool| pool.core.next_deadline());
         let late = self.late.first().map(|(at, _)| *at);
-        cores.chain(late).chain(self.away.values().copied().min()).min()
+        let away = self.away.values().copied().min();
+        cores.chain(late).chain(away).chain(self.strays_due()).min()
     }
 
     pub(super) fn now(&self) -> Time {

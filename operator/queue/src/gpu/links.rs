@@ -14,6 +14,7 @@ use rollwright_proto::v1 as pb;
 use super::actor::Gpu;
 use super::calls::{Run, Stage};
 use super::pool;
+use super::strays::Stray;
 use super::wire;
 use crate::fault;
 use crate::mailbox::{Mailbox, Written};
@@ -63,18 +64,12 @@ impl Gpu {
                 engines.push(adopted(live, Kind { service, degree }, &gpu.calls, now));
             } else {
                 // Its service is gone: so shall it, and its GPUs wait for that.
-                let gpus = live.first_gpu..live.first_gpu.saturating_add(live.degree.min(8));
-                known.strays.insert(live.engine, gpus.collect());
+                known.strays.insert(live.engine, Stray::new(live, now));
             }
         }
-        let lost: BTreeSet<u32> =
-            known.strays.values().flatten().chain(&known.lost).copied().collect();
-        for engine in known.strays.keys() {
-            let limit = wire::duration(Duration::from_secs(30));
-            let stop = pb::StopEngine { engine: *engine, order: 0, limit };
-            self.send(node, ToAgent::StopEngine(stop));
-        }
+        let lost: BTreeSet<u32> = known.withheld().collect();
         self.pools[at].nodes.insert(node.clone(), known);
+        self.end_strays(now);
         for live in &gpu.calls {
             self.live_call(at, node, live, &engines, answered);
         }
@@ -190,6 +185,8 @@ impl Gpu {
                         } else {
                             known.lost.remove(&gpu)
                         };
+                        // A stray may have it still.
+                        let lost = known.withheld().any(|withheld| withheld == gpu);
                         let node = node.clone();
                         self.events.push_back((at, Event::Gpu { node, gpu, lost }));
                     }
@@ -205,22 +202,10 @@ impl Gpu {
 
     fn report(&mut self, at: usize, node: &NodeId, report: pb::EngineReport) {
         let (engine, now) = (EngineId(report.engine), self.now());
-        let gone = matches!(report.result, Some(pb::engine_report::Result::HeldBytes(0)));
-        let pool = &mut self.pools[at];
-        if let Some(known) = pool.nodes.get_mut(node)
-            && known.strays.contains_key(&report.engine)
-        {
-            if gone && let Some(gpus) = known.strays.remove(&report.engine) {
-                let held: BTreeSet<u32> = known.strays.values().flatten().copied().collect();
-                for gpu in
-                    gpus.into_iter().filter(|gpu| !held.contains(gpu) && !known.lost.contains(gpu))
-                {
-                    let node = node.clone();
-                    self.events.push_back((at, Event::Gpu { node, gpu, lost: false }));
-                }
-            }
+        if self.stray_report(at, node, &report) {
             return;
         }
+        let pool = &mut self.pools[at];
         if !pool.is_at(engine, node) {
             return;
         }
@@ -317,7 +302,8 @@ fn adopted(live: &pb::LiveEngine, kind: Kind, calls: &[pb::LiveCall], now: Time)
     let running = on.filter_map(|call| {
         let left = call.left.and_then(|left| Duration::try_from(left).ok());
         let deadline = now + left.unwrap_or_default() + PATIENCE;
-        Some(Running { action: ActionId::new(&call.action_id).ok()?, deadline })
+        let action = ActionId::new(&call.action_id).ok()?;
+        Some(Running { action, deadline, ended: call.ended })
     });
     Adopted {
         engine: EngineId(live.engine),

@@ -27,6 +27,7 @@ mod pool;
 mod request;
 mod started;
 mod stats;
+mod strays;
 mod wire;
 
 pub(crate) use actor::{Gpu, Parts};

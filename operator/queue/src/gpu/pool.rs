@@ -9,6 +9,7 @@ use rollwright_core::reward::Backoff;
 use rollwright_core::time::Time;
 
 use super::config::{GpuPool, GpuService};
+use super::strays::Stray;
 
 /// How long a service is left alone after a fault.
 const BACKOFF: Backoff = Backoff { first: Duration::from_secs(1), most: Duration::from_mins(1) };
@@ -69,8 +70,8 @@ pub(super) struct Node {
     pub(super) gpus: u32,
     pub(super) lost: BTreeSet<u32>,
     pub(super) fake: bool,
-    /// Engines that are of no service here and are being ended, with their GPUs.
-    pub(super) strays: BTreeMap<u64, Vec<u32>>,
+    /// Engines that are of no service here and are being ended.
+    pub(super) strays: BTreeMap<u64, Stray>,
     /// Its agent is about to end.
     pub(super) leaving: Option<Leaving>,
 }

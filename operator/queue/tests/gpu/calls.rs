@@ -133,10 +133,19 @@ async fn an_engine_of_no_service_leaves_before_its_gpu_is_given() {
     })
     .await;
     assert!(agent.node.lock().unwrap().launched.is_empty());
-    let result = Some(pb::engine_report::Result::HeldBytes(0));
-    let what = pb::engine_report::What::Stopped.into();
-    let gone = pb::EngineReport { engine: 7, order: 0, what, result };
-    send(&agent.out, ToQueue::EngineReport(gone));
+    // A try that failed is repeated; and that the GPU is well does not make it free.
+    let report = |held| {
+        let result = Some(pb::engine_report::Result::HeldBytes(held));
+        let what = pb::engine_report::What::Stopped.into();
+        ToQueue::EngineReport(pb::EngineReport { engine: 7, order: 0, what, result })
+    };
+    for lost in [true, false] {
+        send(&agent.out, ToQueue::GpuChanged(pb::GpuChanged { gpu: 0, lost }));
+    }
+    send(&agent.out, report(5));
+    until(|| async { (agent.node.lock().unwrap().stopped.len() == 2).then_some(()) }).await;
+    assert!(agent.node.lock().unwrap().launched.is_empty());
+    send(&agent.out, report(0));
     assert_eq!(waits.await.unwrap().unwrap().status, 200);
     // Another job's cancel ends nothing; its own does.
     let held = tokio::spawn(call(queue.client().await, request("b", "/hold")));

@@ -114,3 +114,31 @@ async fn one_whose_node_stays_away_ends_with_a_fault_and_is_ended_when_the_node_
     assert!(starts_before.is_empty());
     queue.stop().await;
 }
+
+#[tokio::test]
+async fn one_that_has_ended_and_is_not_acknowledged_does_no_harm_to_its_engine() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let queue = TestQueue::start(config(dir, 100), dir).await;
+    let agent = GpuAgent::connect(dir, Arc::default()).await;
+    let mut calls = Vec::new();
+    for id in ["x", "y"] {
+        calls.push(tokio::spawn(call(queue.client().await, request(id, "/hold"))));
+        agent.started(id).await;
+    }
+    let ended = agent.node.lock().unwrap().calls["x"].0.clone();
+    agent.release("x");
+    let (y, x) = (calls.pop().unwrap(), calls.pop().unwrap());
+    assert_eq!(x.await.unwrap().unwrap().status, 200);
+    agent.acknowledged("x").await;
+    // As if the acknowledgement had been lost with the link.
+    let node = agent.cut();
+    let told = Some(answer(&ended));
+    node.lock().unwrap().calls.insert("x".to_owned(), (ended, told));
+    let agent = GpuAgent::connect(dir, node).await;
+    until(|| async { (agent.node.lock().unwrap().calls.len() == 1).then_some(()) }).await;
+    agent.release("y");
+    assert_eq!(y.await.unwrap().map(|answer| answer.status), Ok(200));
+    assert!(agent.node.lock().unwrap().stopped.is_empty());
+    queue.stop().await;
+}
