@@ -85,8 +85,7 @@ impl Processes {
         work: impl FnOnce(&Self) -> T + Send + 'static,
     ) -> Result<T, Trouble> {
         let us = self.clone();
-        let done = tokio::task::spawn_blocking(move || work(&us)).await;
-        done.map_err(|error| Trouble::Unknown(error.to_string()))
+        super::blocking(move || work(&us)).await
     }
 
     fn mark(&self) -> String {
