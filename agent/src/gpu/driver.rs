@@ -242,8 +242,11 @@ impl Driver {
         let (backend, device) = (Arc::clone(&self.backend), Arc::clone(&self.device));
         self.order(engine, order, async move {
             let stopped = async {
-                let at = backend.occupant(engine).await?;
+                // Where its processes cannot be counted it is ended all the same.
+                let at = backend.occupant(engine).await;
                 backend.stop(engine).await?;
+                // What the agent lent it came back with that.
+                let at = at?.map(|at| Occupant { lent: 0, ..at });
                 settled(&*device, engine, at.as_ref(), 0).await
             };
             Event::Stopped(engine, order, within(limit, Order::Stop, stopped).await)

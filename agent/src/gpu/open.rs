@@ -192,7 +192,7 @@ fn launcher(
 ) -> Result<Arc<dyn Launcher>, OpenError> {
     let fence = fence(&ground);
     if let Some(fence) = fence.clone() {
-        care.spawn(async move { fence.keep().await });
+        care.spawn(fence.keep());
     }
     let Ground { state_dir, policy, docker, docker_config, owner, .. } = ground;
     let records = Records::open(&state_dir);

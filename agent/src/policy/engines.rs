@@ -16,6 +16,9 @@ pub struct EnginePolicy {
     /// Programs that may run as processes of this node, as globs. They have the agent's own
     /// user and no walls around them: none by default.
     pub programs: Vec<String>,
+    /// Variables that such processes may be given, as globs. One that steers what a program
+    /// runs, such as `PATH` or `LD_PRELOAD`, undoes `programs`.
+    pub env: Vec<String>,
     /// Directories of this node's models that engines may read, as globs of paths.
     pub models: Vec<String>,
     /// Whether containers of engines reach other machines.
@@ -27,7 +30,9 @@ pub struct EnginePolicy {
 impl Default for EnginePolicy {
     fn default() -> Self {
         let models = vec!["/models/*".into()];
-        Self { images: vec!["*".into()], programs: Vec::new(), models, network: false, pull: true }
+        let (images, programs) = (vec!["*".into()], Vec::new());
+        let env = HARMLESS.map(str::to_owned).to_vec();
+        Self { images, programs, env, models, network: false, pull: true }
     }
 }
 
@@ -65,15 +70,26 @@ impl EnginePolicy {
         found.ok_or_else(|| format!("program `{named}` is in no directory of the agent's PATH"))
     }
 
-    /// Refuses variables by which another program would run than the one that is allowed.
+    /// Refuses variables that are not allowed: by many another program would run than the one
+    /// that is, and nobody knows them all.
     pub fn check_process_env<'a>(
         &self,
         names: impl IntoIterator<Item = &'a String>,
     ) -> Result<(), String> {
-        let found = names
-            .into_iter()
-            .find(|name| STEERING.contains(&name.as_str()) || name.starts_with("LD_"));
-        refused_variable(found, "it says what is run in the place of the program")
+        let mut names = names.into_iter();
+        names.try_for_each(|name| allowed("variable", name, &self.env, "engines.env"))
+    }
+
+    /// Refuses a model that a process may not read: a path that is not open to engines. A name
+    /// of a hub is none.
+    pub fn check_model(&self, model: &str) -> Result<(), String> {
+        let path = Path::new(model);
+        let plain = path.components().all(|part| matches!(part, Component::Normal(_)));
+        let is_name = plain && !model.starts_with('~') && !path.exists();
+        if is_name || self.readable(model).is_some() {
+            return Ok(());
+        }
+        Err(format!("{model} is not there, or not in `engines.models` of the agent's policy"))
     }
 
     /// Refuses variables by which a container would be given other GPUs than its own.
@@ -102,21 +118,24 @@ impl EnginePolicy {
     }
 }
 
-/// Variables that change what a program runs: search paths, and files that it runs first.
-const STEERING: [&str; 13] = [
-    "PATH",
-    "ENV",
-    "BASH_ENV",
-    "GCONV_PATH",
-    "GLIBC_TUNABLES",
-    "NODE_OPTIONS",
-    "PERL5LIB",
-    "PERL5OPT",
-    "PYTHONHOME",
-    "PYTHONPATH",
-    "PYTHONSTARTUP",
-    "RUBYLIB",
-    "RUBYOPT",
+/// Variables that say how an engine works and nothing of what it runs.
+const HARMLESS: [&str; 16] = [
+    "HF_HUB_OFFLINE",
+    "HF_TOKEN",
+    "LANG",
+    "LC_*",
+    "MKL_NUM_THREADS",
+    "NCCL_DEBUG",
+    "NCCL_P2P_DISABLE",
+    "NCCL_SOCKET_IFNAME",
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "TOKENIZERS_PARALLELISM",
+    "TRANSFORMERS_OFFLINE",
+    "TZ",
+    "VLLM_ATTENTION_BACKEND",
+    "VLLM_LOGGING_LEVEL",
 ];
 
 fn refused_variable(name: Option<&String>, why: &str) -> Result<(), String> {
@@ -195,17 +214,60 @@ mod tests {
     }
 
     #[test]
-    fn variables_that_lead_elsewhere_are_refused() {
+    fn processes_are_given_only_variables_that_are_allowed() {
         let policy = EnginePolicy::default();
         let names = |names: &[&str]| names.iter().map(|of| (*of).to_owned()).collect::<Vec<_>>();
-        for name in ["PATH", "LD_PRELOAD", "LD_LIBRARY_PATH", "BASH_ENV", "PYTHONPATH"] {
-            let error = policy.check_process_env(&names(&["HF_HOME", name])).unwrap_err();
-            assert!(error.contains(name), "{error}");
+        for name in [
+            "PATH",
+            "LD_PRELOAD",
+            "BASH_ENV",
+            "PYTHONPATH",
+            "PYTHONUSERBASE",
+            "HOME",
+            "CC",
+            "CUDA_INJECTION64_PATH",
+            "OPENSSL_CONF",
+            "JAVA_TOOL_OPTIONS",
+            "LUA_INIT",
+            "NCCL_NET_PLUGIN",
+            "VLLM_LOGGING_CONFIG_PATH",
+            "WHAT_NOBODY_KNOWS",
+            "",
+        ] {
+            let error = policy.check_process_env(&names(&["HF_TOKEN", name])).unwrap_err();
+            assert!(
+                error.contains(&format!("`{name}`")) && error.contains("engines.env"),
+                "{error}"
+            );
             assert_eq!(policy.check_container_env(&names(&[name])), Ok(()));
         }
-        assert_eq!(policy.check_process_env(&names(&["HF_HOME", "OMP_NUM_THREADS"])), Ok(()));
+        assert_eq!(policy.check_process_env(&names(&["HF_TOKEN", "OMP_NUM_THREADS"])), Ok(()));
+        let policy = EnginePolicy { env: vec!["JUDGE_*".into()], ..EnginePolicy::default() };
+        assert_eq!(policy.check_process_env(&names(&["JUDGE_MODE"])), Ok(()));
+        assert!(policy.check_process_env(&names(&["HF_TOKEN"])).is_err(), "only these");
         let error = policy.check_container_env(&names(&["NVIDIA_VISIBLE_DEVICES"])).unwrap_err();
         assert!(error.contains("GPUs"), "{error}");
+    }
+
+    #[test]
+    fn a_process_is_given_no_path_of_a_model_that_is_closed() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |path: &str| dir.path().join(path).to_str().unwrap().to_owned();
+        for made in ["models/judge", "secrets"] {
+            std::fs::create_dir_all(at(made)).unwrap();
+        }
+        let models = vec![at("models/*")];
+        let policy = EnginePolicy { models, ..EnginePolicy::default() };
+        for open in [&at("models/judge"), "Org/Judge", "judge", ""] {
+            assert_eq!(policy.check_model(open), Ok(()), "{open}");
+        }
+        // The last is there, in the directory in which the test runs.
+        for closed in
+            [&at("secrets"), &at("models/absent"), "../judge", "./judge", "~/judge", "src"]
+        {
+            let error = policy.check_model(closed).unwrap_err();
+            assert!(error.contains("engines.models"), "{closed}: {error}");
+        }
     }
 
     #[test]

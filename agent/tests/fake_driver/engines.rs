@@ -10,9 +10,14 @@ use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use rollwright_agent::docker::labels::Owner;
 use rollwright_agent::gpu::spec::{EngineKind, EvictBy, Needs, Probe};
-use rollwright_agent::gpu::{EngineSpec, Gpus, Ground, OpenError, Station, open};
+use rollwright_agent::gpu::{
+    Caller, Driver, EngineSpec, Gpus, Ground, Instruction, OpenError, Station, open,
+};
 use rollwright_agent::policy::EnginePolicy;
-use rollwright_core::gpu::{Chunk, Degree, EngineId};
+use rollwright_core::fault::Fault;
+use rollwright_core::gpu::{Chunk, Degree, EngineId, Event, OrderId, Trouble};
+use rollwright_core::ids::ActionId;
+use tokio::sync::mpsc;
 
 use crate::machine::{LIMIT, python, root, state};
 
@@ -86,6 +91,28 @@ pub(crate) async fn launch(
 ) {
     let launched = station.backend.launch(engine, Arc::new(spec(model, evict)), chunk(gpu));
     tokio::time::timeout(LIMIT, launched).await.expect("ready in time").unwrap();
+}
+
+/// Makes no calls.
+struct Silent;
+
+#[async_trait::async_trait]
+impl Caller for Silent {
+    async fn call(&self, _: &ActionId, _: &str) -> Result<(), Fault> {
+        unreachable!("engines are only ended")
+    }
+}
+
+/// Ends an engine as the queue has it done: what it then has on its GPU.
+pub(crate) async fn end(station: &Station, engine: EngineId) -> Result<u64, Trouble> {
+    let (backend, device) = (Arc::clone(&station.backend), Arc::clone(&station.device));
+    let (commands, orders) = mpsc::channel(1);
+    let (reports, mut events) = mpsc::channel(1);
+    tokio::spawn(Driver::new(backend, device, Arc::new(Silent)).run(orders, reports));
+    let stop = Instruction::Stop { engine, order: OrderId(1), limit: LIMIT };
+    commands.send(stop).await.unwrap();
+    let Some(Event::Stopped(_, _, held)) = events.recv().await else { panic!("no report") };
+    held
 }
 
 /// Bytes that an engine has on its GPU, by the driver's account.

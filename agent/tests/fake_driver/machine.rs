@@ -106,6 +106,13 @@ pub(crate) fn order(name: &str, what: &str) {
     std::fs::rename(draft, path).unwrap();
 }
 
+/// Inside: an order that the driver waits for until something is written to it.
+pub(crate) fn hang(name: &str) -> PathBuf {
+    let path = devices().join(name);
+    assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+    path
+}
+
 /// Inside: takes an order back.
 pub(crate) fn take_back(name: &str) {
     std::fs::remove_file(devices().join(name)).unwrap();

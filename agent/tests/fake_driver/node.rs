@@ -1,11 +1,13 @@
 //! What the driver says of the node's GPUs.
 
+use std::io::Write as _;
+
 use rollwright_agent::gpu::cuda::Driver;
 use rollwright_agent::gpu::{Incident, Occupant, Station};
 use rollwright_core::gpu::{EngineId, Trouble};
 
 use crate::engines::{chunk, station};
-use crate::machine::{LIMIT, Machine, order, take_back};
+use crate::machine::{LIMIT, Machine, hang, order, take_back};
 
 #[tokio::test]
 async fn gpus_that_fall_off_or_err_are_reported() {
@@ -43,6 +45,27 @@ async fn incidents() {
     let mut node = station(0).unwrap().expect("fake devices");
     assert_eq!((node.inventory.gpus, node.inventory.memory), (3, 64 << 20));
     assert_eq!(incident(&mut node).await, Incident::Gpu { gpu: 0, lost: true });
+}
+
+#[tokio::test]
+async fn a_gpu_of_which_the_driver_says_nothing_holds_up_no_other() {
+    Machine::new(2, 64 << 20).run("node::silent").await;
+}
+
+#[tokio::test]
+#[ignore = "run by `a_gpu_of_which_the_driver_says_nothing_holds_up_no_other`"]
+async fn silent() {
+    let answer = hang("ecc-1");
+    let mut node = station(0).unwrap().expect("fake devices");
+    // It is open when the driver reads it, and waits.
+    let open = move || std::fs::File::options().write(true).open(answer);
+    let mut answer = tokio::task::spawn_blocking(open).await.unwrap().unwrap();
+    let at = Occupant { chunk: chunk(0), pids: vec![1, 2], lent: 7 };
+    assert_eq!(node.device.held(EngineId(1), Some(&at)).await, Ok(7));
+    order("ecc-1", "5");
+    answer.write_all(b"4").unwrap();
+    drop(answer);
+    assert_eq!(incident(&mut node).await, Incident::Gpu { gpu: 1, lost: true });
 }
 
 #[tokio::test]

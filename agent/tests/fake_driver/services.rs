@@ -4,7 +4,7 @@
 use rollwright_agent::gpu::spec::EvictBy;
 use rollwright_core::gpu::EngineId;
 
-use crate::engines::{held, launch, model, scores, station};
+use crate::engines::{end, held, launch, model, scores, station};
 use crate::machine::{CONTEXT, LIMIT, Machine, python};
 
 const BLOCK: u64 = 256 << 20;
@@ -65,6 +65,10 @@ async fn share() {
             }
         }
     }
+    // One that is ended awake gives back what the agent lent it.
+    launch(&node, EngineId(3), &models[0], EvictBy::HostPinned, 0).await;
+    assert_eq!(held(&node, EngineId(3)).await, CONTEXT + BLOCK);
+    assert_eq!(end(&node, EngineId(3)).await, Ok(0));
     // One is awake as its agent goes: it gives back what it has of the agent's memory.
     node.backend.wake(EngineId(0)).await.unwrap();
     drop(node);

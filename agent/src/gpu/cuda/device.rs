@@ -1,5 +1,6 @@
 //! What the driver says of GPUs and of who uses them.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -8,13 +9,15 @@ use nvml_wrapper::enum_wrappers::device::{EccCounter, MemoryError as EccError};
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
 use rollwright_core::gpu::{EngineId, Order, Trouble};
-use tokio::sync::mpsc;
+use tokio::sync::{Mutex, mpsc};
 
 use crate::gpu::backend::Device;
 use crate::gpu::spec::{Incident, Occupant};
 
 /// Between two looks whether GPUs are well.
 const LOOK: Duration = Duration::from_secs(2);
+/// How long the driver may take to say how a GPU is. One that fell off may never be told of.
+const ANSWERS_IN: Duration = Duration::from_secs(30);
 
 /// A GPU's mode when it is split: `NVML_DEVICE_MIG_ENABLE`.
 const MIG: u32 = 1;
@@ -23,8 +26,9 @@ const MIG: u32 = 1;
 /// the bus.
 #[derive(Debug)]
 pub struct Driver {
-    nvml: Nvml,
-    gpus: u32,
+    nvml: Arc<Nvml>,
+    /// One question of each GPU is asked at a time: what hangs takes one thread for each.
+    gpus: Vec<Arc<Mutex<()>>>,
 }
 
 /// A driver that is there and cannot be used.
@@ -50,17 +54,19 @@ impl Driver {
             tracing::warn!(gpu, "a GPU is split by MIG: none of this node is offered");
             return Ok(None);
         }
-        Ok((gpus > 0).then_some(Self { nvml, gpus }))
+        let nvml = Arc::new(nvml);
+        let gpus: Vec<_> = (0..gpus).map(|_| Arc::default()).collect();
+        Ok((!gpus.is_empty()).then_some(Self { nvml, gpus }))
     }
 
     /// Number of GPUs.
     pub fn gpus(&self) -> u32 {
-        self.gpus
+        self.gpus.len() as u32
     }
 
     /// Bytes of the smallest GPU, of those that have not fallen off.
     pub fn memory(&self) -> Result<u64, DriverError> {
-        let each = (0..self.gpus).map(|gpu| self.nvml.device_by_index(gpu)?.memory_info());
+        let each = (0..self.gpus()).map(|gpu| self.nvml.device_by_index(gpu)?.memory_info());
         let there = each.filter(|info| !matches!(info, Err(NvmlError::GpuLost)));
         let there = there.collect::<Result<Vec<_>, _>>()?;
         Ok(there.into_iter().map(|info| info.total).min().unwrap_or_default())
@@ -68,20 +74,25 @@ impl Driver {
 
     /// Ids by which the CUDA driver knows the GPUs too.
     pub fn uuids(&self) -> Result<Vec<String>, DriverError> {
-        let each = (0..self.gpus).map(|gpu| self.nvml.device_by_index(gpu)?.uuid());
+        let each = (0..self.gpus()).map(|gpu| self.nvml.device_by_index(gpu)?.uuid());
         Ok(each.collect::<Result<_, _>>()?)
     }
 
     /// Reports GPUs that fall off or have errors of their memory, without end.
     pub async fn watch(&self, incidents: &mpsc::Sender<Incident>) {
-        let mut errors: Vec<u64> = (0..self.gpus).map(|gpu| self.errors(gpu)).collect();
-        let mut lost = vec![false; errors.len()];
+        let mut gpus = vec![(None, false); self.gpus.len()];
         loop {
-            tokio::time::sleep(LOOK).await;
-            for (gpu, (errors, lost)) in (0..).zip(errors.iter_mut().zip(&mut lost)) {
-                let seen = self.errors(gpu);
-                // One whose memory had an error stays out: only a reset makes it whole.
-                let ill = self.fell_off(gpu) || seen > *errors;
+            let looks = (0..self.gpus()).map(|gpu| {
+                let look = self.ask(gpu, move |nvml| (fell_off(nvml, gpu), errors(nvml, gpu)));
+                tokio::time::timeout(ANSWERS_IN, look)
+            });
+            let looks = futures::future::join_all(looks).await;
+            for (gpu, (look, (before, lost))) in (0..).zip(looks.into_iter().zip(&mut gpus)) {
+                let ill = match look {
+                    // One whose memory had an error stays out: only a reset makes it whole.
+                    Ok(Ok((fell_off, seen))) => fell_off || seen > *before.get_or_insert(seen),
+                    Ok(Err(_)) | Err(_) => true,
+                };
                 if ill != *lost {
                     *lost = ill;
                     let incident = Incident::Gpu { gpu, lost: ill };
@@ -90,54 +101,74 @@ impl Driver {
                     }
                 }
             }
+            tokio::time::sleep(LOOK).await;
         }
     }
 
-    fn fell_off(&self, gpu: u32) -> bool {
-        let answer = self.nvml.device_by_index(gpu).and_then(|device| device.memory_info());
-        matches!(answer, Err(NvmlError::GpuLost | NvmlError::Unknown))
-    }
-
-    /// Errors of memory that could not be corrected; none where they are not counted.
-    fn errors(&self, gpu: u32) -> u64 {
-        let device = self.nvml.device_by_index(gpu);
-        let count = device.and_then(|device| {
-            device.total_ecc_errors(EccError::Uncorrected, EccCounter::Volatile)
+    /// Asks the driver of a GPU, off the runtime's threads: it may take long, or hang.
+    async fn ask<T: Send + 'static>(
+        &self,
+        gpu: u32,
+        question: impl FnOnce(&Nvml) -> T + Send + 'static,
+    ) -> Result<T, Trouble> {
+        let turn = self.gpus.get(gpu as usize).map(Arc::clone).ok_or(Trouble::GpuLost)?;
+        // Kept by what hangs, also when nobody waits for it any more.
+        let turn = turn.lock_owned().await;
+        let nvml = Arc::clone(&self.nvml);
+        let asked = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            question(&nvml)
         });
-        count.unwrap_or_default()
+        asked.await.map_err(|error| Trouble::Unknown(error.to_string()))
     }
+}
 
-    /// Bytes that some processes have on a GPU.
-    fn used(&self, gpu: u32, pids: &[u32]) -> Result<u64, Trouble> {
-        let list = || self.nvml.device_by_index(gpu)?.running_compute_processes();
-        // Between counting and listing more processes can have begun than there was room for.
-        let listed = match list() {
-            Err(NvmlError::InsufficientSize(_)) => list(),
-            listed => listed,
-        };
-        let listed = listed.map_err(|error| match error {
-            NvmlError::GpuLost => Trouble::GpuLost,
-            error => Trouble::Died(format!("the driver does not say what it holds: {error}")),
-        })?;
-        let theirs = listed.into_iter().filter(|process| pids.contains(&process.pid));
-        let bytes = theirs.map(|process| match process.used_gpu_memory {
-            UsedGpuMemory::Used(bytes) => Ok(bytes),
-            UsedGpuMemory::Unavailable => {
-                let why = "this driver does not count the memory of processes";
-                Err(Trouble::Refused(Order::Launch, why.into()))
-            }
-        });
-        bytes.sum()
-    }
+fn fell_off(nvml: &Nvml, gpu: u32) -> bool {
+    let answer = nvml.device_by_index(gpu).and_then(|device| device.memory_info());
+    matches!(answer, Err(NvmlError::GpuLost | NvmlError::Unknown))
+}
+
+/// Errors of memory that could not be corrected; none where they are not counted.
+fn errors(nvml: &Nvml, gpu: u32) -> u64 {
+    let device = nvml.device_by_index(gpu);
+    let count = device
+        .and_then(|device| device.total_ecc_errors(EccError::Uncorrected, EccCounter::Volatile));
+    count.unwrap_or_default()
+}
+
+/// Bytes that some processes have on a GPU.
+fn used(nvml: &Nvml, gpu: u32, pids: &[u32]) -> Result<u64, Trouble> {
+    let list = || nvml.device_by_index(gpu)?.running_compute_processes();
+    // Between counting and listing more processes can have begun than there was room for.
+    let listed = match list() {
+        Err(NvmlError::InsufficientSize(_)) => list(),
+        listed => listed,
+    };
+    let listed = listed.map_err(|error| match error {
+        NvmlError::GpuLost => Trouble::GpuLost,
+        error => Trouble::Died(format!("the driver does not say what it holds: {error}")),
+    })?;
+    let theirs = listed.into_iter().filter(|process| pids.contains(&process.pid));
+    let bytes = theirs.map(|process| match process.used_gpu_memory {
+        UsedGpuMemory::Used(bytes) => Ok(bytes),
+        UsedGpuMemory::Unavailable => {
+            let why = "this driver does not count the memory of processes";
+            Err(Trouble::Refused(Order::Launch, why.into()))
+        }
+    });
+    bytes.sum()
 }
 
 #[async_trait]
 impl Device for Driver {
     async fn held(&self, _: EngineId, at: Option<&Occupant>) -> Result<u64, Trouble> {
         let Some(Occupant { chunk, pids, lent }) = at else { return Ok(0) };
-        let each = chunk.gpus().map(|gpu| self.used(gpu, pids));
-        let each = each.collect::<Result<Vec<_>, _>>()?;
-        Ok(each.into_iter().max().unwrap_or_default() + lent)
+        let mut most = 0;
+        for gpu in chunk.gpus() {
+            let pids = pids.clone();
+            most = most.max(self.ask(gpu, move |nvml| used(nvml, gpu, &pids)).await??);
+        }
+        Ok(most + lent)
     }
 }
 

@@ -308,6 +308,11 @@ impl Work {
                 tracing::warn!(engine = engine.0, %trouble, "an engine broke");
                 if let Some(known) = self.engines.get_mut(&engine) {
                     known.proof = None;
+                    // A report that was to be sent again is not true any more; of an order
+                    // that is being carried out one is still to come.
+                    if known.report.take().is_some() {
+                        known.order = None;
+                    }
                 }
                 let trouble = Some(wire::trouble(&trouble));
                 self.emit(FromAgent::EngineBroke(pb::EngineBroke { engine: engine.0, trouble }))

@@ -1,5 +1,7 @@
 //! Engines as Docker containers: without privileges, on a network that nothing else is on.
 
+mod network;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,10 +9,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bollard::models::{
     ContainerCreateBody, DeviceRequest, HostConfig, HostConfigLogConfig, Mount, MountType,
-    NetworkCreateRequest, ResourcesUlimits,
+    ResourcesUlimits,
 };
 use bollard::query_parameters::{
-    InspectContainerOptions, ListContainersOptionsBuilder, ListNetworksOptionsBuilder, TopOptions,
+    InspectContainerOptions, ListContainersOptionsBuilder, TopOptions,
 };
 use rollwright_core::fault::Fault;
 use rollwright_core::gpu::{Chunk, EngineId, Order, Trouble};
@@ -95,51 +97,6 @@ impl Containers {
         format!("rollwright-engine-{id}-{}", engine.0)
     }
 
-    /// Name of the engines' network, another where they reach other machines: a policy that
-    /// was changed holds for the next engine.
-    pub(super) fn network(&self) -> String {
-        let id: String = self.owner.id.chars().take(8).collect();
-        format!("{}-{id}", if self.policy.network { "rwgpo" } else { "rwgpu" })
-    }
-
-    /// Id of the engines' network, which is there from the first engine on.
-    async fn ensure_network(&self) -> Result<String, Trouble> {
-        let name = self.network();
-        // Docker lets two networks have one name.
-        let _one = self.making.lock().await;
-        let filters = HashMap::from([("name".to_owned(), vec![name.clone()])]);
-        let options = ListNetworksOptionsBuilder::default().filters(&filters).build();
-        let list = self.docker.raw().list_networks(Some(options)).await;
-        let list = list.map_err(|error| {
-            refused(&crate::fault::docker("looking for the engines' network", &error))
-        })?;
-        // The filter takes parts of names.
-        let found = list.into_iter().find(|network| network.name.as_ref() == Some(&name));
-        if let Some(id) = found.and_then(|network| network.id) {
-            return Ok(id);
-        }
-        let options = HashMap::from([
-            ("com.docker.network.bridge.name".into(), name.clone()),
-            ("com.docker.network.bridge.enable_icc".into(), "false".into()),
-        ]);
-        let request = NetworkCreateRequest {
-            name,
-            driver: Some("bridge".into()),
-            internal: Some(!self.policy.network),
-            enable_ipv6: Some(false),
-            options: Some(options),
-            // Not a sandbox's network, which goes with the sandboxes.
-            labels: Some(labels::of(&self.owner, SORT)),
-            ..Default::default()
-        };
-        match self.docker.raw().create_network(request).await {
-            Ok(made) => Ok(made.id),
-            Err(error) => {
-                Err(refused(&crate::fault::docker("making the engines' network", &error)))
-            }
-        }
-    }
-
     fn body(&self, program: &Program, host_config: HostConfig) -> ContainerCreateBody {
         let Program { engine, spec, chunk, arena, .. } = program;
         let place = Place { host: "0.0.0.0", port: PORT, chunk: *chunk, arena };
@@ -214,9 +171,7 @@ impl Containers {
     async fn raise(&self) -> Result<Option<String>, Trouble> {
         let Some(fence) = self.fence.clone() else { return Ok(None) };
         let (bytes, raised) = (fence.bytes(), Arc::clone(&fence));
-        let raised = tokio::task::spawn_blocking(move || raised.raise()).await;
-        let raised = raised.map_err(std::io::Error::other).and_then(|raised| raised);
-        match raised {
+        match super::blocking(move || raised.raise()).await? {
             Ok(()) => {
                 let parent = self.docker.cgroup_parent(fence.name()).await;
                 parent.map(Some).map_err(|fault| refused(&fault))
@@ -245,6 +200,20 @@ impl Containers {
             Trouble::Refused(Order::Launch, format!("the agent failed to start it: {error}"))
         })?;
         started.map_err(|fault| refused(&fault))
+    }
+
+    /// Writes what is kept of an engine, in its turn also when nobody waits for it any more.
+    async fn write(
+        &self,
+        engine: EngineId,
+        work: impl FnOnce(&Records) -> Result<(), Trouble> + Send + 'static,
+    ) -> Result<(), Trouble> {
+        let (turn, records) = (self.roster.turn(engine).await, self.records.clone());
+        super::blocking(move || {
+            let _turn = turn;
+            work(&records)
+        })
+        .await?
     }
 
     /// Where a container is on the engines' network.
@@ -282,8 +251,9 @@ impl Containers {
                 tracing::warn!(container = name, %fault, "cannot remove an engine without a record");
             }
         }
-        if let Some(fence) = &self.fence {
-            fence.tidy();
+        if let Some(fence) = self.fence.clone() {
+            // What stays is tidied with the next engine that ends.
+            let _tidied = super::blocking(move || fence.tidy()).await;
         }
     }
 }
@@ -320,25 +290,31 @@ impl Launcher for Containers {
         let network = self.ensure_network().await?;
         let parent = self.raise().await?;
         let name = self.name(engine);
-        self.records.make_arena(engine)?;
+        self.write(engine, move |records| records.make_arena(engine)).await?;
         let mut program = self.records.program(engine, spec, chunk, String::new());
         let host_config = self.host_config(&program, network, parent);
         self.run(engine, self.body(&program, host_config)).await?;
         program.url = self.address(engine, &name).await?;
-        self.records.write(&Record::new(&program, Runs::Container(name.clone())))?;
+        let record = Record::new(&program, Runs::Container(name.clone()));
+        self.write(engine, move |records| records.write(&record)).await?;
         self.roster.add(engine, name);
         Ok(program)
     }
 
     async fn end(&self, engine: EngineId) -> Result<(), Trouble> {
-        let _turn = self.roster.turn(engine).await;
+        let turn = self.roster.turn(engine).await;
         self.roster.ends(engine);
         let removed = self.docker.remove(&self.name(engine)).await;
         removed.map_err(|fault| Trouble::Refused(Order::Stop, fault.to_string()))?;
-        if let Some(fence) = &self.fence {
-            fence.remove(engine);
-        }
-        self.records.remove(engine);
+        let (records, fence) = (self.records.clone(), self.fence.clone());
+        let forgotten = super::blocking(move || {
+            if let Some(fence) = fence {
+                fence.remove(engine);
+            }
+            records.remove(engine);
+            turn
+        });
+        let _turn = forgotten.await?;
         self.roster.remove(engine);
         Ok(())
     }
@@ -380,12 +356,24 @@ impl Launcher for Containers {
 
     async fn found(&self) -> Vec<Program> {
         let (mut found, mut known) = (Vec::new(), Vec::new());
-        for record in self.records.all() {
+        let records = self.records.clone();
+        let all = super::blocking(move || records.all()).await;
+        let all = all.inspect_err(|error| {
+            tracing::warn!(%error, "cannot look for engines of an earlier agent");
+        });
+        let Ok(all) = all else { return found };
+        for record in all {
             let Runs::Container(name) = &record.runs else { continue };
             let Some(program) = self.records.recorded(&record) else { continue };
             // Where Docker does not answer it may live, and is kept.
             if matches!(self.docker.running(name).await, Ok(None)) {
-                self.records.remove(program.engine);
+                let engine = program.engine;
+                let removed = move |records: &Records| {
+                    records.remove(engine);
+                    Ok(())
+                };
+                // One that stays is found dead again.
+                let _stays = self.write(engine, removed).await;
                 continue;
             }
             self.roster.add(program.engine, name.clone());

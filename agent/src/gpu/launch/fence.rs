@@ -5,7 +5,7 @@
 use std::fs;
 use std::io::{self, ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rollwright_core::gpu::EngineId;
@@ -59,11 +59,13 @@ impl Fence {
 
     /// Sets the bound again where it was lost, without end: systemd knows nothing of it, and
     /// Docker makes the cgroup anew where it is missing.
-    pub async fn keep(&self) {
+    pub async fn keep(self: Arc<Self>) {
         let mut said = false;
         loop {
             tokio::time::sleep(KEEP).await;
-            let kept = self.bound_again();
+            let us = Arc::clone(&self);
+            let kept = tokio::task::spawn_blocking(move || us.bound_again()).await;
+            let kept = kept.map_err(io::Error::other).and_then(|kept| kept);
             if let Err(error) = &kept
                 && !said
             {
@@ -175,14 +177,32 @@ impl Fence {
     }
 
     fn bound(&self, dir: &Path, bytes: u64) -> io::Result<()> {
-        let limit = if self.hierarchy.is_v2() { "memory.max" } else { "memory.limit_in_bytes" };
-        let limit = dir.join(limit);
-        let set = fs::read_to_string(&limit)?.trim().parse::<u64>();
-        if set.is_ok_and(|set| set.abs_diff(bytes) < PAGE) {
-            return Ok(());
+        let (memory, swap, most) = if self.hierarchy.is_v2() {
+            ("memory.max", "memory.swap.max", 0)
+        } else {
+            ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes", bytes)
+        };
+        let swap = dir.join(swap);
+        // On v1 that of both may never be the lower one: to raise them it comes first.
+        let _lowered = set(&swap, most);
+        set(&dir.join(memory), bytes)?;
+        match set(&swap, most) {
+            // A kernel that does not count what is swapped.
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Unsupported) => {
+                Ok(())
+            }
+            bounded => bounded,
         }
-        write(&limit, &bytes.to_string())
     }
+}
+
+/// Sets a bound, where it is not set.
+fn set(bound: &Path, bytes: u64) -> io::Result<()> {
+    let set = fs::read_to_string(bound)?.trim().parse::<u64>();
+    if set.is_ok_and(|set| set.abs_diff(bytes) < PAGE) {
+        return Ok(());
+    }
+    write(bound, &bytes.to_string())
 }
 
 fn write(path: &Path, text: &str) -> io::Result<()> {
@@ -237,14 +257,19 @@ mod tests {
         let (all, each) = (root.join(NAME), root.join(NAME).join("e-3"));
         files(root, &[("cgroup.controllers", "cpuset cpu memory"), ("cgroup.subtree_control", "")]);
         files(&all, &[("cgroup.subtree_control", ""), ("memory.max", "max\n")]);
+        files(&all, &[("memory.swap.max", "max\n")]);
         let procs = "0\n17\n18\n";
         files(&each, &[("memory.max", "max\n"), ("cgroup.procs", procs)]);
+        files(&each, &[("memory.swap.max", "max\n")]);
         let fence = enclosed(root, root);
         for above in [root, &all] {
             assert_eq!(text(above.join("cgroup.subtree_control")), "+memory");
         }
         assert_eq!(text(all.join("memory.max")), "1073741824");
         assert!(text(each.join("memory.max")).starts_with("1048576"));
+        for bounded in [&all, &each] {
+            assert!(text(bounded.join("memory.swap.max")).starts_with('0'), "no more by swapping");
+        }
         assert_eq!(fence.pids(ENGINE).unwrap(), Some(vec![17, 18]));
         assert_eq!(fence.pids(EngineId(4)).unwrap(), None);
         assert!(!fence.ran_out(ENGINE));
@@ -273,9 +298,15 @@ mod tests {
             &[("memory.use_hierarchy", "1"), ("memory.limit_in_bytes", "9223372036854771712\n")],
         );
         files(&each, &[("memory.limit_in_bytes", "9223372036854771712\n"), ("tasks", "")]);
+        for bounded in [&all, &each] {
+            files(bounded, &[("memory.memsw.limit_in_bytes", "9223372036854771712\n")]);
+        }
         let fence = enclosed(root, &memory);
         assert!(text(all.join("memory.limit_in_bytes")).starts_with("1073741824"));
         assert!(text(each.join("memory.limit_in_bytes")).starts_with("1048576"));
+        let with_swap = "memory.memsw.limit_in_bytes";
+        assert!(text(all.join(with_swap)).starts_with("1073741824"));
+        assert!(text(each.join(with_swap)).starts_with("1048576"));
         assert_eq!(text(each.join("tasks")), "0");
         files(&each, &[("memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n")]);
         assert!(fence.ran_out(ENGINE));

@@ -84,6 +84,14 @@ impl Either {
     }
 }
 
+/// What reads and writes files, off the runtime's threads.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Trouble> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|error| Trouble::Unknown(error.to_string()))
+}
+
 /// The trouble of an engine that was killed for lack of memory, where all of the node have
 /// `bytes`.
 fn outgrown(bytes: u64, words: &str) -> Trouble {

@@ -85,8 +85,7 @@ impl Processes {
         work: impl FnOnce(&Self) -> T + Send + 'static,
     ) -> Result<T, Trouble> {
         let us = self.clone();
-        let done = tokio::task::spawn_blocking(move || work(&us)).await;
-        done.map_err(|error| Trouble::Unknown(error.to_string()))
+        super::blocking(move || work(&us)).await
     }
 
     fn mark(&self) -> String {
@@ -167,6 +166,7 @@ impl Processes {
         };
         let found = self.policy.program(named).map_err(refused)?;
         self.policy.check_process_env(spec.env.keys()).map_err(refused)?;
+        self.policy.check_model(&spec.model).map_err(refused)?;
         let path = self.records.log(*engine);
         let log = log::open(&path)
             .map_err(|error| refused(format!("no log {}: {error}", path.display())))?;
@@ -213,7 +213,8 @@ impl Processes {
                     living.push(program);
                 }
                 Runs::Process(_) | Runs::Unborn => drop(left.insert(program.engine)),
-                Runs::Container(_) => {}
+                // What carries its mark is no process of it, and ends no container.
+                Runs::Container(_) => drop(left.remove(&program.engine)),
             }
         }
         (left, living)
@@ -354,6 +355,21 @@ mod tests {
         let mut sleep = std::process::Command::new("sleep");
         let child = sleep.arg("1000").env(name, value).spawn().unwrap();
         (dir, processes, child)
+    }
+
+    #[tokio::test]
+    async fn a_process_that_names_a_container_as_its_engine_does_not_end_that() {
+        let chunk = Chunk::new(0, 0, Degree::new(1).unwrap()).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let records = Records::open(dir.path()).unwrap();
+        let program = records.program(EngineId(5), Arc::new(spec()), chunk, String::new());
+        let record = Record::new(&program, Runs::Container("c".into()));
+        let bytes = serde_json::to_vec(&record).unwrap();
+        let (_dir, processes, mut child) = left_behind(Some(&bytes));
+        assert_eq!(processes.found().await, []);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(processes.records.read(EngineId(5)), Some(record));
     }
 
     #[tokio::test]

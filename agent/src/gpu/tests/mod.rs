@@ -2,6 +2,8 @@
 //! with sleep routes (engine-sim, a simulator).
 
 mod calls;
+mod desk;
+mod ends;
 mod failures;
 mod node;
 mod sleep;
