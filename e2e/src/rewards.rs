@@ -93,7 +93,7 @@ impl Rewards {
         std::fs::create_dir(&manifests)?;
         let services = manifest(services, rewards.pair.dir())?;
         std::fs::write(manifests.join("all.yaml"), services)?;
-        std::fs::write(rewards.policy(), "engines: {programs: [\"*\"]}\n")?;
+        std::fs::write(rewards.policy(), "engines: {programs: [\"*\"], env: [ROLLWRIGHT_TEST]}\n")?;
         rewards.start_queue().await?;
         rewards.start_agent()?;
         Ok(rewards)

@@ -98,7 +98,7 @@ async fn one_machine_serves_reward_models_beside_sandboxes() -> anyhow::Result<(
     let judge = Service::new("judge", &[1]);
     std::fs::write(manifests.join("rewards.yaml"), documents("local", &[judge], dir.path())?)?;
     let policy = dir.path().join("policy.yaml");
-    std::fs::write(&policy, "engines: {programs: [\"*\"]}\n")?;
+    std::fs::write(&policy, "engines: {programs: [\"*\"], env: [ROLLWRIGHT_TEST]}\n")?;
 
     let mut child = standalone(dir.path(), &manifests)?
         .args(["--fake-gpus", "2:80Gi", "--engine-memory-mib", "4096", "--policy"])
