@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use k8s_openapi::api::core::v1::{Secret, Service};
+use kube::Api;
 use reqwest::{Client, Method, RequestBuilder};
 use serde_json::Value;
 
 use crate::namespace::Namespace;
+use crate::release::RELEASE;
 
 /// A service of ours, called with a bearer token.
 #[derive(Clone, Debug)]
@@ -39,7 +41,9 @@ impl Http {
 
     /// The metrics of an action queue, as Prometheus is let in to them.
     pub async fn queue_metrics(namespace: &Namespace, queue: &str) -> anyhow::Result<Self> {
-        let secret = namespace.api::<Secret>().get(&format!("{queue}-queue-metrics")).await?;
+        // Beside the queue is only its hash.
+        let release = Api::<Secret>::namespaced(namespace.client(), RELEASE);
+        let secret = release.get("rollwright-metrics").await?;
         let token = secret.data.unwrap_or_default().remove("token").context("no token")?;
         Self::service(namespace, &format!("{queue}-queue"), 9465, String::from_utf8(token.0)?).await
     }
