@@ -7,9 +7,11 @@ use k8s_openapi::api::core::v1::{Secret, Service};
 use kube::Api;
 use reqwest::{Client, Method, RequestBuilder};
 use serde_json::Value;
+use tokio::net::TcpStream;
 
 use crate::namespace::Namespace;
 use crate::release::RELEASE;
+use crate::wait::until;
 
 /// A service of ours, called with a bearer token.
 #[derive(Clone, Debug)]
@@ -63,6 +65,7 @@ impl Http {
             }
             address => address.to_owned(),
         };
+        routed(name, &address, port).await?;
         let client = Client::builder().no_proxy().timeout(Duration::from_mins(3)).build()?;
         Ok(Self { client, base: format!("http://{address}:{port}"), token })
     }
@@ -121,6 +124,16 @@ impl Http {
         let last = text.trim_end().lines().next_back().unwrap_or("null");
         serde_json::from_str(last).with_context(|| format!("{path}: {text}"))
     }
+}
+
+/// Waits until a connection is taken: a pod may be ready before kube-proxy has the address of
+/// its service, and until then no route leads there.
+async fn routed(name: &str, address: &str, port: u16) -> anyhow::Result<()> {
+    until(&format!("{name} takes connections"), async || {
+        let connected = TcpStream::connect((address, port)).await;
+        Ok(connected.map(drop).map_err(|error| error.to_string()))
+    })
+    .await
 }
 
 async fn account_token(namespace: &Namespace) -> anyhow::Result<String> {
