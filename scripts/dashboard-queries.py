@@ -8,6 +8,10 @@
                                     variable have a value, each metric of dashboards and alert
                                     rules be scraped, and each rule be loaded and evaluated
   dashboard-queries.py --window 5m  the time that rates are taken over (default 5m)
+  dashboard-queries.py --only PREFIX, --without PREFIX
+                                    only what names metrics that begin so, or what names none of
+                                    them: a cluster without reward models on GPUs has no
+                                    rollwright_gpu_
 """
 
 import argparse
@@ -26,10 +30,11 @@ SOURCES = {
     "rollwright_agent_": ["agent/src"],
     "rollwright_controllers_": ["operator/controllers/src"],
     "rollwright_gateway_": ["operator/gateway/src"],
+    "rollwright_gpu_": ["operator/queue/src/gpu"],
     "rollwright_queue_": ["operator/queue/src"],
 }
 NAME = re.compile(r"\brollwright_[a-z_]+\b")
-VARIABLE = re.compile(r"\$(namespace|rolloutjob|queue|node)\b")
+VARIABLE = re.compile(r"\$(namespace|rolloutjob|queue|node|service)\b")
 
 
 def targets(panels):
@@ -92,17 +97,17 @@ def ask(url, path, **parameters):
         return json.load(answer)["data"]
 
 
-def missing(url, queries):
+def missing(url, queries, looked_for, rules):
     """What the Prometheus at a URL cannot show. NaN is no number: a quantile of nothing observed."""
     for where, query in queries:
         series = ask(url, "query", query=query)["result"]
         if not any(math.isfinite(float(one["value"][1])) for one in series):
             yield f"{where}: nothing for {query}"
-    for where, query, label in variables():
+    for where, query, label in looked_for:
         if not any(one["metric"].get(label) for one in ask(url, "query", query=query)["result"]):
             yield f"{where}: no value of {label} in {query}"
     scraped = set(ask(url, "label/__name__/values"))
-    for where, query in [*queries, *alerts()]:
+    for where, query in [*queries, *rules]:
         for name in sorted(set(NAME.findall(query)) - scraped):
             yield f"{where}: {name} is not scraped"
     groups = ask(url, "rules", type="alert")["groups"]
@@ -118,10 +123,20 @@ def main():
     arguments.add_argument("--check", action="store_true")
     arguments.add_argument("--at", metavar="URL")
     arguments.add_argument("--window", default="5m")
+    arguments.add_argument("--only", metavar="PREFIX", default="")
+    arguments.add_argument("--without", metavar="PREFIX")
     arguments = arguments.parse_args()
-    queries = [*dashboards(arguments.window)]
+
+    def meant(one):
+        names = NAME.findall(one[1])
+        without = arguments.without
+        unwanted = without is not None and any(name.startswith(without) for name in names)
+        return any(name.startswith(arguments.only) for name in names) and not unwanted
+
+    queries = [*filter(meant, dashboards(arguments.window))]
     if arguments.at:
-        lines = sorted(set(missing(arguments.at, queries)))
+        rules = [*filter(meant, alerts())]
+        lines = sorted(set(missing(arguments.at, queries, [*filter(meant, variables())], rules)))
         for line in lines:
             print(line, file=sys.stderr)
         if lines:

@@ -182,7 +182,7 @@ impl Pool {
         self.ailing.insert(kind, Ailing { times, until, last: fault });
         self.timers.insert((until, Timer::Retry(kind)));
         self.stats.failures += 1;
-        *self.failed.entry(kind.service).or_default() += 1;
+        *self.failed.entry((kind.service, trouble.reason())).or_default() += 1;
     }
 
     /// No report of an order came, or an engine is to be ended once more.

@@ -29,8 +29,8 @@ pub struct Pool {
     pub(super) ailing: BTreeMap<Kind, Ailing>,
     pub(super) learned: Learned,
     pub(super) stats: Stats,
-    /// Failures of each service's engines.
-    pub(super) failed: BTreeMap<ServiceIndex, u64>,
+    /// Failures of each service's engines, by [`super::Trouble::reason`].
+    pub(super) failed: BTreeMap<(ServiceIndex, &'static str), u64>,
     pub(super) submitted: Turn,
     pub(super) decided: u64,
     pub(super) last_engine: u64,
@@ -267,7 +267,16 @@ impl Pool {
 
     /// Engines of a service that failed since the pool began.
     pub fn failures(&self, service: ServiceIndex) -> u64 {
-        self.failed.get(&service).copied().unwrap_or(0)
+        self.failures_by_reason(service).map(|(_, count)| count).sum()
+    }
+
+    /// The same by [`super::Trouble::reason`], without reasons that there were none of.
+    pub fn failures_by_reason(
+        &self,
+        service: ServiceIndex,
+    ) -> impl Iterator<Item = (&'static str, u64)> {
+        let of = self.failed.iter().filter(move |((of, _), _)| *of == service);
+        of.map(|((_, reason), count)| (*reason, *count))
     }
 
     /// How long a phase takes: as measured, else as declared; `None` where neither is known.

@@ -131,6 +131,28 @@ impl std::fmt::Display for Order {
 }
 
 impl Trouble {
+    /// The words of [`Self::reason`], for counters that begin at 0. `StopTimedOut` is not among
+    /// them: an engine that is not gone in time has failed before.
+    pub const REASONS: [&'static str; 17] = [
+        "LaunchTimedOut",
+        "WakeTimedOut",
+        "EvictTimedOut",
+        "SleepLied",
+        "MemoryKept",
+        "WakeLied",
+        "NotLoaded",
+        "DeviceMemoryOutgrown",
+        "EngineMute",
+        "EngineRefused",
+        "EngineDied",
+        "GpuLost",
+        "HostMemoryShort",
+        "HostMemoryOutgrown",
+        "EngineUnknown",
+        "AgentLost",
+        "EngineHung",
+    ];
+
     /// A stable word for programs.
     pub const fn reason(&self) -> &'static str {
         match self {

@@ -17,7 +17,7 @@ use crate::quantity::ByteSize;
 #[x_kube(
     validation = (
     "!has(self.model.volume)",
-    "model.volume is not mounted for reward services yet: name the model by its hub name, or by a path in the engine's image"
+    "model.volume is not mounted for reward services yet: name a directory of the node that its policy opens to engines, a path in their image, or a hub name"
     ),
     validation = (
     "!has(self.engine.secretEnv) || self.engine.secretEnv.size() == 0",

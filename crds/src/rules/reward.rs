@@ -33,7 +33,7 @@ impl GpuReward {
         self.engine.check(&mut check.field("engine"));
         check.require(
             self.model.volume.is_none(),
-            "model.volume is not mounted for reward services yet: name the model by its hub name, or by a path in the engine's image",
+            "model.volume is not mounted for reward services yet: name a directory of the node that its policy opens to engines, a path in their image, or a hub name",
         );
         check.require(
             self.engine.secret_env.is_empty(),

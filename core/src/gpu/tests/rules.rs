@@ -167,6 +167,9 @@ fn a_wake_that_failed_is_known_by_its_reason() {
     for (outcome, expected) in cases {
         let mut world = failed_wake(outcome);
         assert_eq!(world.pool.stats().failures, 1, "{outcome:?}");
+        let failed: Vec<_> = world.pool.failures_by_reason(kind(0, 1).service).collect();
+        assert_eq!(failed, [(expected, 1)]);
+        assert!(Trouble::REASONS.contains(&expected));
         // Its process cannot be ended either: the action ends by its deadline, typed.
         world.pass(secs(31));
         assert_eq!(reason(&world, 2), expected);

@@ -11,6 +11,7 @@ use rollwright_e2e_kubernetes::{Http, Namespace, RELEASE, until};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
+use crate::observability::Prometheus;
 use crate::support::{alone, apply, condition, installed, nothing_stays};
 
 /// As many as GPUs and two more.
@@ -81,6 +82,7 @@ fn ten_models_take_turns_on_eight_gpus() -> anyhow::Result<()> {
         ensure!(held.to_string().contains("\"nvidia.com/gpu\":\"8\""), "{held}");
 
         let queue = Arc::new(Http::queue(namespace, "tools").await?);
+        let prometheus = Prometheus::start(namespace).await?;
         call_all(namespace, &queue).await?;
         until("each service says what it did", async || {
             let (mut restores, mut resident) = (0, 0);
@@ -114,6 +116,7 @@ fn ten_models_take_turns_on_eight_gpus() -> anyhow::Result<()> {
         // What the last ones put to sleep comes back.
         call_all(namespace, &queue).await?;
         measured(namespace).await?;
+        prometheus.shows_everything(["--only", "rollwright_gpu_"]).await?;
         nothing_stays(namespace).await
     })
 }

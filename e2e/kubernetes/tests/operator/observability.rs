@@ -62,11 +62,13 @@ impl<'a> Prometheus<'a> {
     }
 
     /// Waits until every query of every dashboard returns a number, every metric of the alert
-    /// rules is scraped, and all rules are evaluated; none may fire.
-    pub(crate) async fn shows_everything(mut self) -> anyhow::Result<()> {
+    /// rules is scraped, and all rules are evaluated; none may fire. `of` says which metrics are
+    /// meant, where the cluster does not have all of them.
+    pub(crate) async fn shows_everything(mut self, of: [&str; 2]) -> anyhow::Result<()> {
         until("Prometheus shows everything", async || {
             let mut script = self.namespace.cluster().program("scripts/dashboard-queries.py");
-            let asked = succeed(script.args(["--at", &format!("http://{ADDRESS}")])).await;
+            script.args(["--at", &format!("http://{ADDRESS}")]).args(of);
+            let asked = succeed(&mut script).await;
             Ok(asked.map_err(|missing| format!("{missing:#}")))
         })
         .await?;

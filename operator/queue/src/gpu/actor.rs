@@ -91,6 +91,8 @@ impl Gpu {
             ops: Vec::new(),
             touched: Vec::new(),
         };
+        let services = gpu.pools.iter().flat_map(|pool| &pool.services);
+        services.for_each(|service| gpu.parts.metrics.gpu.begin(service));
         gpu.recover(calls)?;
         gpu.parts.pusher.push(&mut gpu.ops);
         Ok(gpu)
@@ -103,6 +105,7 @@ impl Gpu {
         shutdown: CancellationToken,
     ) {
         let mut batch = Vec::with_capacity(BATCH);
+        self.refresh_gauges();
         loop {
             let due = self.next_deadline();
             let wakeup = async {

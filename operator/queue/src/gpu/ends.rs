@@ -40,6 +40,8 @@ impl Gpu {
         metrics.ended.with_label_values(&[&service, kind]).inc();
         let took = now.since(call.submitted).as_secs_f64();
         metrics.act_seconds.with_label_values(&[&service]).observe(took);
+        let restored_for = call.run.as_ref().map_or(0.0, |run| run.restored_for.as_secs_f64());
+        metrics.restore_wait_seconds.with_label_values(&[&service]).inc_by(restored_for);
         let (response, fault) = match outcome {
             Ok(response) => (Some(response), None),
             Err(fault) => (None, Some(fault::to_proto(&fault))),

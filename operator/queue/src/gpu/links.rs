@@ -52,6 +52,8 @@ impl Gpu {
         let mut known = pool::Node {
             linked: true,
             gpus: gpu.gpus,
+            memory: gpu.memory_bytes,
+            host: gpu.host_bytes,
             lost: gpu.lost.iter().copied().collect(),
             fake: gpu.fake,
             strays: std::collections::BTreeMap::new(),

@@ -17,6 +17,7 @@ mod calls;
 mod commands;
 mod config;
 mod ends;
+mod gauges;
 mod handle;
 mod leaving;
 mod links;

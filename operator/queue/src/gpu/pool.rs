@@ -38,8 +38,6 @@ pub(super) struct Tally {
     pub(super) calls: u64,
     pub(super) hits: u64,
     pub(super) running: u64,
-    /// Failures that the metrics know of.
-    pub(super) failures: u64,
 }
 
 /// When an engine was last on its way.
@@ -68,6 +66,10 @@ pub(super) enum Leaving {
 pub(super) struct Node {
     pub(super) linked: bool,
     pub(super) gpus: u32,
+    /// Bytes of each.
+    pub(super) memory: u64,
+    /// Bytes of its own memory that engines may keep.
+    pub(super) host: u64,
     pub(super) lost: BTreeSet<u32>,
     pub(super) fake: bool,
     /// Engines that are of no service here and are being ended.

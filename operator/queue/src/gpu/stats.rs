@@ -1,4 +1,4 @@
-//! What a caller may know of the pools, and the gauges.
+//! What a caller may know of the pools.
 
 use rollwright_auth::Caller;
 use rollwright_core::gpu::{Degree, Residency, ServiceIndex};
@@ -55,31 +55,6 @@ impl Gpu {
         let some = |stats: &pb::GpuPoolStats| all || !stats.services.is_empty();
         pools.filter(some).collect()
     }
-
-    pub(super) fn refresh_gauges(&mut self) {
-        let metrics = &self.parts.metrics.gpu;
-        for pool in &mut self.pools {
-            for at in 0..pool.services.len() {
-                let service = ServiceIndex(at);
-                let failures = pool.core.failures(service);
-                let label = [pool.label(service)];
-                metrics.waiting.with_label_values(&label).set(gauge(pool.core.waiting(service)));
-                let running = i64::try_from(pool.tallies[at].running).unwrap_or(i64::MAX);
-                metrics.running.with_label_values(&label).set(running);
-                metrics.residents.with_label_values(&label).set(gauge(pool.residents(service)));
-                let fresh = failures.saturating_sub(pool.tallies[at].failures);
-                metrics.failures.with_label_values(&label).inc_by(fresh);
-                pool.tallies[at].failures = failures;
-            }
-            let linked = pool.nodes.values().filter(|node| node.linked);
-            let gpus: u32 = linked.clone().map(|node| node.gpus).sum();
-            let lost: usize = linked.clone().map(|node| node.lost.len()).sum();
-            let fake = linked.clone().any(|node| node.fake);
-            metrics.gpus.with_label_values(&[&pool.name]).set(i64::from(gpus));
-            metrics.lost_gpus.with_label_values(&[&pool.name]).set(gauge(lost));
-            metrics.fake.with_label_values(&[&pool.name]).set(i64::from(fake));
-        }
-    }
 }
 
 fn service_stats(pool: &Pool, service: ServiceIndex) -> pb::RewardServiceStats {
@@ -109,8 +84,4 @@ fn residency(residency: Residency) -> &'static str {
         Residency::Evicting => "Evicting",
         Residency::Failed => "Failed",
     }
-}
-
-fn gauge(count: usize) -> i64 {
-    i64::try_from(count).unwrap_or(i64::MAX)
 }

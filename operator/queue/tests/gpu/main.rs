@@ -9,6 +9,7 @@ mod common;
 mod ids;
 mod leaving;
 mod look;
+mod metrics;
 mod restarts;
 
 use std::collections::BTreeMap;
