@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use rollwright_core::gpu::{Chunk, EngineId, Trouble};
 
 use crate::gpu::backend::Backend;
-use crate::gpu::spec::{EngineSpec, Found, Occupant};
+use crate::gpu::spec::{EngineSpec, EvictBy, Found, Occupant};
 
 /// Engines that do what they are told, at once. Their addresses begin with `fake://`.
 #[derive(Debug, Default)]
@@ -51,6 +51,15 @@ impl Backend for Phantoms {
 
     async fn wake(&self, engine: EngineId) -> Result<(), Trouble> {
         self.set(engine, false)
+    }
+
+    async fn wake_on(&self, engine: EngineId, chunk: Chunk) -> Result<(), Trouble> {
+        self.all().get_mut(&engine).ok_or_else(gone)?.chunk = chunk;
+        self.set(engine, false)
+    }
+
+    async fn is_movable(&self, engine: EngineId) -> bool {
+        self.all().get(&engine).is_some_and(|of| of.spec.evict == EvictBy::CudaCheckpoint)
     }
 
     async fn evict(&self, engine: EngineId) -> Result<(), Trouble> {
