@@ -17,8 +17,8 @@ use crate::machine::{CONTEXT, LIMIT, Machine, order, python, take_back};
 
 const ENGINE: EngineId = EngineId(4);
 
-/// Bytes on a GPU that the engines of the tests fill: two do not fit.
-const MEMORY: u64 = 18 << 20;
+/// Bytes of a GPU.
+const MEMORY: u64 = 64 << 20;
 
 /// Makes no calls.
 struct Silent;

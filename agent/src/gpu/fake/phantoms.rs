@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
-use rollwright_core::gpu::{Chunk, EngineId, Trouble};
+use rollwright_core::gpu::{Chunk, EngineId, Order, Trouble};
 
 use crate::gpu::backend::Backend;
 use crate::gpu::spec::{EngineSpec, EvictBy, Found, Occupant};
@@ -54,6 +54,10 @@ impl Backend for Phantoms {
     }
 
     async fn wake_on(&self, engine: EngineId, chunk: Chunk) -> Result<(), Trouble> {
+        if !self.is_movable(engine).await {
+            let why = format!("it cannot be moved to {chunk}: wake it where it was");
+            return Err(Trouble::Refused(Order::Wake, why));
+        }
         self.all().get_mut(&engine).ok_or_else(gone)?.chunk = chunk;
         self.set(engine, false)
     }
