@@ -153,7 +153,8 @@ async fn failures() {
     node.backend.stop(ENGINE).await.unwrap();
 
     // Nor is it by a node whose GPUs are of two kinds, or whose driver is too old.
-    for (name, what, why) in [("chip-1", "7", "GPU 1 is a FAKE GPU 7"), ("branch", "570", "use 580")]
+    for (name, what, why) in
+        [("chip-1", "7", "GPU 1 is a FAKE GPU 7"), ("branch", "570", "use 580")]
     {
         order(name, what);
         let refused = Nvml::find().unwrap().expect("fake devices").remap().unwrap_err();
@@ -190,7 +191,8 @@ async fn pairs() {
     let twice: Vec<_> = all.iter().map(|(old, _)| (*old, all[0].0)).collect();
     let unknown: (GpuId, GpuId) = ([0; 16], all[2].1);
     // One that the process was never shown is missing, one is named twice, one is none.
-    for wrong in [&all[..2], &[all[0], all[1], all[1]][..], &twice[..], &[all[0], all[1], unknown]] {
+    for wrong in [&all[..2], &[all[0], all[1], all[1]][..], &twice[..], &[all[0], all[1], unknown]]
+    {
         let why = driver.restore(pid, wrong).unwrap_err();
         assert!(why.contains("INVALID_VALUE"), "{why}");
         assert_eq!(driver.state(pid), Ok(ProcessState::Checkpointed));

@@ -125,13 +125,13 @@ impl Chunks {
     /// there meanwhile. One that is bound to no GPU goes elsewhere on its node where that costs
     /// less than the chunk that it left: beside the fewest, from the smallest free chunk.
     pub fn asleep(&self, kind: Kind, bytes: u64, turn: Turn, rooms: &Barred) -> Option<Place> {
-        let of_kind = self.tenants.iter().filter(|(_, tenant)| {
-            tenant.kind == kind && tenant.state == State::Asleep
-        });
+        let of_kind = self
+            .tenants
+            .iter()
+            .filter(|(_, tenant)| tenant.kind == kind && tenant.state == State::Asleep);
         let places = of_kind.flat_map(|(engine, tenant)| {
             let chunks = self.reach(tenant).filter(|chunk| self.open(*chunk, rooms));
-            let places =
-                chunks.filter_map(|chunk| self.clear(chunk, bytes, turn, Some(*engine)));
+            let places = chunks.filter_map(|chunk| self.clear(chunk, bytes, turn, Some(*engine)));
             places.map(|place| (place.chunk != tenant.chunk, place))
         });
         let best = places.min_by_key(|(moves, place)| {

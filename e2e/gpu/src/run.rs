@@ -149,7 +149,8 @@ pub(crate) async fn shared(
         }
         let awake = bench.held(engine).await?;
         bench.backend.evict(engine).await.map_err(troubled)?;
-        let proof = Proof { asleep: true, held: bench.held(engine).await?, answers: false, movable: false };
+        let proof =
+            Proof { asleep: true, held: bench.held(engine).await?, answers: false, movable: false };
         Ok((Member { service, engine, proof, awake, asleep: proof.held }, answers))
     });
     let (mut members, answers): (Vec<_>, Vec<_>) = started.await?.into_iter().unzip();

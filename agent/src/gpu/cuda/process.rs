@@ -2,7 +2,7 @@
 //! GPUs). Run on a **fake** of the driver alone.
 #![expect(unsafe_code, reason = "the CUDA driver is a C library")]
 
-use std::ffi::{c_int, c_uint};
+use std::ffi::{c_char, c_int, c_uint};
 use std::ptr::null_mut;
 use std::time::Duration;
 
@@ -114,6 +114,6 @@ impl Checkpoints for DriverCheckpoints {
 }
 
 fn pair(old: GpuId, new: GpuId) -> sys::CUcheckpointGpuPair {
-    let id = |id: GpuId| sys::CUuuid { bytes: id.map(|byte| byte.cast_signed()) };
+    let id = |id: GpuId| sys::CUuuid { bytes: id.map(|byte| c_char::from_ne_bytes([byte])) };
     sys::CUcheckpointGpuPair { oldUuid: id(old), newUuid: id(new) }
 }

@@ -99,7 +99,9 @@ async fn an_engine_is_where_it_was_moved_to() {
     let Said::Proof(proof) = result(&desk, &mut messages, evict(8)).await else { panic!("asleep") };
     assert!(proof.asleep && proof.movable && proof.held_bytes == 0, "{proof:?}");
     assert_eq!(fake.used(0), 0);
-    let Said::Proof(proof) = result(&desk, &mut messages, wake(9, 3)).await else { panic!("awake") };
+    let Said::Proof(proof) = result(&desk, &mut messages, wake(9, 3)).await else {
+        panic!("awake")
+    };
     assert!(!proof.asleep && !proof.movable && proof.answers, "{proof:?}");
     assert_eq!((fake.used(0), fake.used(3)), (0, 6));
     assert_eq!(desk.hello().await.unwrap().engines[0].first_gpu, 3);
@@ -117,7 +119,9 @@ async fn an_engine_is_where_it_was_moved_to() {
         restore.first_gpu = 5;
     }
     result(&desk, &mut messages, bound).await;
-    let Said::Proof(proof) = result(&desk, &mut messages, evict(13)).await else { panic!("asleep") };
+    let Said::Proof(proof) = result(&desk, &mut messages, evict(13)).await else {
+        panic!("asleep")
+    };
     assert!(proof.asleep && !proof.movable && proof.held_bytes == 1, "{proof:?}");
     let Said::Trouble(trouble) = result(&desk, &mut messages, wake(14, 3)).await else {
         panic!("refused")

@@ -92,7 +92,9 @@ impl World {
                 (process.awake, process.held) = (false, held);
                 Ok(Proof { asleep: true, held, answers: false, movable: moves })
             }
-            Outcome::Lies | Outcome::Mute => Ok(Proof { asleep: false, held, answers: false, movable: false }),
+            Outcome::Lies | Outcome::Mute => {
+                Ok(Proof { asleep: false, held, answers: false, movable: false })
+            }
             Outcome::MemoryStays => {
                 process.awake = false;
                 Ok(Proof { asleep: true, held, answers: false, movable: moves })
