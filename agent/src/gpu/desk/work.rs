@@ -228,6 +228,9 @@ impl Work {
             }
             Err(trouble) => {
                 let report = wire::restored(engine, order, Err(trouble));
+                if let Some(known) = self.engines.get_mut(&engine) {
+                    known.report = Some(report.clone());
+                }
                 self.emit(FromAgent::EngineReport(report)).await;
             }
         }

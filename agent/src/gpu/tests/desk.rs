@@ -88,7 +88,8 @@ async fn an_engine_is_where_it_was_moved_to() {
     let (outbox, mut messages) = mpsc::channel(10);
     desk.attach(outbox).await;
     let evict = |order| {
-        let evict = pb::EvictEngine { engine: 1, order, ..pb::EvictEngine::default() };
+        let evict =
+            pb::EvictEngine { engine: 1, order, residue_bytes: 1, ..pb::EvictEngine::default() };
         FromQueue::EvictEngine(evict)
     };
     let wake = |order, first_gpu| {
