@@ -75,7 +75,7 @@ int visible(void) { return seen; }
 
 int gpu_of(CUdevice device)
 {
-    return device >= 0 && device < seen ? order[device] : -1;
+    return device >= 0 && device < seen ? unlocked()->processes[place].moved[order[device]] : -1;
 }
 
 static bool is_named(const char *text, int gpu)
@@ -157,7 +157,8 @@ __attribute__((destructor)) static void leave(void)
 
 EXPORT CUresult cuDriverGetVersion(int *version)
 {
-    *version = 13000;
+    /* CUDA 13 came with branch 580. */
+    *version = branch() < 580 ? 12080 : 13000;
     return SUCCESS;
 }
 

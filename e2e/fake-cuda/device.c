@@ -129,6 +129,8 @@ int join(void)
         if (!shared->processes[place].pid) {
             shared->processes[place].pid = getpid();
             shared->processes[place].began = began(getpid());
+            for (int gpu = 0; gpu < GPUS; gpu++)
+                shared->processes[place].moved[gpu] = gpu;
             found = place;
         }
     unlock();
@@ -184,6 +186,24 @@ long ordered(const char *prefix, int gpu)
 bool lost(int gpu)
 {
     return ordered("lost", gpu) >= 0;
+}
+
+int branch(void)
+{
+    int number = 580;
+    FILE *file = open_file("branch", "re");
+    if (!file)
+        return number;
+    if (fscanf(file, "%d", &number) != 1)
+        number = 580;
+    fclose(file);
+    return number;
+}
+
+int chip(int gpu)
+{
+    long number = ordered("chip", gpu);
+    return number > 0 ? (int)number : 0;
 }
 
 int failure(const char *call)

@@ -27,6 +27,8 @@ struct process {
     _Atomic int calls;
     /* Devices on which it has a context, as bits. */
     _Atomic uint32_t contexts;
+    /* Of each device as it was when the process began: which has taken its place. */
+    _Atomic uint8_t moved[GPUS];
 };
 
 /* Memory of a device: a file in memory, known by its inode. */
@@ -66,6 +68,9 @@ uint64_t used_by(struct shared *shared, int gpu, int place);
 /* A number in a file of the directory, such as `ecc-0`; -1 where it is not there. */
 long ordered(const char *prefix, int gpu);
 bool lost(int gpu);
+/* Branch of the driver, such as 580; and which chip a device has, the same as others or not. */
+int branch(void);
+int chip(int gpu);
 /* The error that was ordered for a call, once; 0 for none. */
 int failure(const char *call);
 /* Waits as long as was ordered for a call. */

@@ -61,6 +61,17 @@ void hold(uint64_t inode, int change)
     unlock();
 }
 
+int gpu_with(const struct handle *handle)
+{
+    int gpu = -1;
+    struct shared *shared = lock();
+    for (int i = 0; i < OBJECTS; i++)
+        if (shared->objects[i].inode == handle->inode)
+            gpu = shared->objects[i].gpu;
+    unlock();
+    return gpu;
+}
+
 void drop(struct handle *handle)
 {
     hold(handle->inode, -1);
@@ -94,8 +105,8 @@ CUresult create(struct handle **out, int gpu, uint64_t bytes, bool shareable)
         close(fd);
         return result;
     }
-    *handle = (struct handle){.inode = stat.st_ino, .bytes = bytes, .fd = fd, .gpu = gpu,
-                              .kept = true, .shareable = shareable};
+    *handle = (struct handle){.inode = stat.st_ino, .bytes = bytes, .fd = fd, .kept = true,
+                              .shareable = shareable};
     *out = handle;
     return SUCCESS;
 }
@@ -171,7 +182,7 @@ EXPORT CUresult cuMemImportFromShareableHandle(uint64_t *out, void *os, int type
         sees |= gpu_of(i) == gpu;
     REFUSE(gpu < 0 || !sees, "no memory of a device that this process sees");
     *handle = (struct handle){.inode = stat.st_ino, .bytes = stat.st_size, .fd = dup(fd),
-                              .gpu = gpu, .kept = true, .shareable = true};
+                              .kept = true, .shareable = true};
     *out = number_of(handle);
     return SUCCESS;
 }

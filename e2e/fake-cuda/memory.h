@@ -13,7 +13,7 @@ enum { PINNED = 1, DEVICE = 1, FILE_DESCRIPTOR = 1 };
 /* Memory of a device, as this process has it. */
 struct handle {
     uint64_t inode, bytes;
-    int fd, gpu;
+    int fd;
     /* cuMemRelease has not been called. */
     bool kept;
     int mapped;
@@ -30,6 +30,8 @@ static inline bool odd(uint64_t bytes) { return bytes % GRANULARITY != 0; }
 struct handle *kept(uint64_t number);
 /* New memory of a device, as a handle that is kept. */
 CUresult create(struct handle **out, int gpu, uint64_t bytes, bool shareable);
+/* The device that has it now: a process can be moved. */
+int gpu_with(const struct handle *handle);
 /* Who holds the memory of a handle; the last one's going frees it. */
 void hold(uint64_t inode, int change);
 /* One hold less; closes what neither a handle nor a mapping needs. */

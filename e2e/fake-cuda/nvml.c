@@ -74,7 +74,7 @@ EXPORT nvmlReturn_t nvmlShutdown(void)
 EXPORT nvmlReturn_t nvmlSystemGetDriverVersion(char *text, unsigned int length)
 {
     BEGIN;
-    snprintf(text, length, "580.00.00");
+    snprintf(text, length, "%d.00.00", branch());
     return SUCCESS;
 }
 
@@ -93,6 +93,13 @@ EXPORT nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice
     if (lost(index))
         return GPU_IS_LOST;
     *out = (nvmlDevice_t)(intptr_t)(index + 1);
+    return SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *text, unsigned int length)
+{
+    BEGIN_WITH(device);
+    snprintf(text, length, "FAKE GPU %d", chip(gpu));
     return SUCCESS;
 }
 

@@ -170,7 +170,7 @@ EXPORT CUresult cuMemSetAccess(CUdeviceptr at, size_t bytes, const struct access
     for (int i = 0; i < MAPPINGS; i++) {
         if (!overlaps(&mappings[i], at, bytes))
             continue;
-        REFUSE(mappings[i].handle->gpu != gpu_of(what->location.id),
+        REFUSE(gpu_with(mappings[i].handle) != gpu_of(what->location.id),
                "a device that does not have this memory");
         mappings[i].access = what->flags;
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use rollwright_core::fault::Fault;
-use rollwright_core::gpu::{Chunk, EngineId, Trouble};
+use rollwright_core::gpu::{Chunk, EngineId, Order, Trouble};
 use rollwright_core::ids::ActionId;
 
 use super::spec::{EngineSpec, Found, Occupant};
@@ -23,6 +23,18 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Brings a sleeping engine back.
     async fn wake(&self, engine: EngineId) -> Result<(), Trouble>;
+
+    /// Brings a sleeping engine back on other GPUs than those that it left. Asked only of one
+    /// that [`Self::is_movable`].
+    async fn wake_on(&self, engine: EngineId, chunk: Chunk) -> Result<(), Trouble> {
+        let why = format!("engine {} cannot be moved to {chunk}: wake it where it was", engine.0);
+        Err(Trouble::Refused(Order::Wake, why))
+    }
+
+    /// Whether a sleeping engine can be brought back on other GPUs of this node.
+    async fn is_movable(&self, _: EngineId) -> bool {
+        false
+    }
 
     /// Puts an engine to sleep. Nothing runs on it.
     async fn evict(&self, engine: EngineId) -> Result<(), Trouble>;

@@ -42,6 +42,8 @@ pub enum Instruction {
         engine: EngineId,
         /// The order.
         order: OrderId,
+        /// Other GPUs than those that it left, where it is to be moved.
+        to: Option<Chunk>,
         /// Time for it.
         limit: Duration,
     },
@@ -171,10 +173,13 @@ impl Driver {
                     Event::Restored(engine, order, within(limit, Order::Launch, launched).await)
                 });
             }
-            Instruction::Wake { engine, order, limit } => {
+            Instruction::Wake { engine, order, to, limit } => {
                 self.order(engine, order, async move {
                     let woken = async {
-                        backend.wake(engine).await?;
+                        match to {
+                            Some(chunk) => backend.wake_on(engine, chunk).await?,
+                            None => backend.wake(engine).await?,
+                        }
                         prove(&*backend, &*device, engine).await
                     };
                     Event::Restored(engine, order, within(limit, Order::Wake, woken).await)
@@ -322,7 +327,8 @@ pub(super) async fn prove(
     let at = backend.occupant(engine).await?;
     let held = device.held(engine, at.as_ref()).await?;
     let answers = !asleep && backend.probe(engine).await?;
-    Ok(Proof { asleep, held, answers })
+    let movable = asleep && backend.is_movable(engine).await;
+    Ok(Proof { asleep, held, answers, movable })
 }
 
 async fn evict(
@@ -335,7 +341,8 @@ async fn evict(
     let asleep = backend.is_asleep(engine).await?;
     let at = backend.occupant(engine).await?;
     let held = settled(device, engine, at.as_ref(), residue).await?;
-    Ok(Proof { asleep, held, answers: false })
+    let movable = asleep && backend.is_movable(engine).await;
+    Ok(Proof { asleep, held, answers: false, movable })
 }
 
 /// What an engine holds when it is at most `enough`, or after the time that memory may take.

@@ -115,6 +115,21 @@ impl Backend for Engines {
         self.mover(program.spec.evict)?.wake(&program).await
     }
 
+    async fn wake_on(&self, engine: EngineId, chunk: Chunk) -> Result<(), Trouble> {
+        let program = self.program(engine)?;
+        let mover = self.mover(program.spec.evict)?;
+        let moved = Program { chunk, ..program.clone() };
+        // Whatever comes of it: that is where its memory is looked for.
+        self.known().insert(engine, moved.clone());
+        mover.wake_on(&program, chunk).await?;
+        self.launcher.moved(&moved).await
+    }
+
+    async fn is_movable(&self, engine: EngineId) -> bool {
+        let Ok(program) = self.program(engine) else { return false };
+        self.mover(program.spec.evict).is_ok_and(|mover| mover.is_movable(&program))
+    }
+
     async fn evict(&self, engine: EngineId) -> Result<(), Trouble> {
         let program = self.program(engine)?;
         self.mover(program.spec.evict)?.evict(&program).await
@@ -170,7 +185,6 @@ mod tests {
     use rollwright_core::gpu::Degree;
 
     use super::*;
-    use crate::gpu::spec::{EngineKind, Needs};
 
     /// Starts what has ended at once, at an address that takes connections and says nothing.
     struct Mute(tokio::net::TcpListener);
@@ -208,21 +222,8 @@ mod tests {
     async fn an_engine_that_ended_is_not_waited_for() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let engines = Engines::new(Arc::new(Mute(listener)), Movers::default());
-        let spec = EngineSpec {
-            service: "s".into(),
-            engine: EngineKind::Other,
-            image: None,
-            args: Vec::new(),
-            env: BTreeMap::new(),
-            model: String::new(),
-            served_name: String::new(),
-            degree: 1,
-            evict: EvictBy::EngineSleep,
-            probe: None,
-            footprint: Needs::default(),
-        };
         let chunk = Chunk::new(0, 0, Degree::new(1).unwrap()).unwrap();
-        let launch = engines.launch(EngineId(1), Arc::new(spec), chunk);
+        let launch = engines.launch(EngineId(1), Arc::new(EngineSpec::bare()), chunk);
         let launched = tokio::time::timeout(Duration::from_mins(1), launch).await;
         let ended = Err(Trouble::HostOutgrown("declare more".into()));
         assert_eq!(launched.expect("it was seen to have ended"), ended);

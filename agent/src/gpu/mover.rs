@@ -1,7 +1,7 @@
 //! How the engines of one kind leave the device and come back.
 
 use async_trait::async_trait;
-use rollwright_core::gpu::{EngineId, Trouble};
+use rollwright_core::gpu::{Chunk, EngineId, Order, Trouble};
 
 use super::launch::Program;
 
@@ -15,6 +15,18 @@ pub trait Mover: Send + Sync + 'static {
 
     /// Brings a sleeping engine back.
     async fn wake(&self, program: &Program) -> Result<(), Trouble>;
+
+    /// Brings a sleeping engine back on other GPUs than those that it left. Asked only of one
+    /// that [`Self::is_movable`].
+    async fn wake_on(&self, _: &Program, chunk: Chunk) -> Result<(), Trouble> {
+        let why = format!("it cannot be moved to {chunk}: wake it where it was");
+        Err(Trouble::Refused(Order::Wake, why))
+    }
+
+    /// Whether a sleeping engine can be brought back on other GPUs of this node.
+    fn is_movable(&self, _: &Program) -> bool {
+        false
+    }
 
     /// Takes an engine off the device.
     async fn evict(&self, program: &Program) -> Result<(), Trouble>;

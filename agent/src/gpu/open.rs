@@ -154,9 +154,12 @@ fn open_driver(
         .map(|arena| Arc::new(HostPinned::new(Arc::new(arena), gpus, policy)) as Arc<dyn Mover>);
     let checkpoint = DriverCheckpoints::find()
         .inspect_err(|why| tracing::info!(why, "no engine of this node can use CudaCheckpoint"));
-    let checkpoint = checkpoint.ok().map(|driver| {
-        let mover = CudaCheckpoint::new(Arc::new(driver), Arc::clone(&launcher));
-        Arc::new(mover) as Arc<dyn Mover>
+    let checkpoint = checkpoint.ok().map(|checkpoints| {
+        let remap = driver.remap().inspect_err(|why| {
+            tracing::info!(%why, "engines of CudaCheckpoint return to the GPUs that they left");
+        });
+        let (checkpoints, launcher) = (Arc::new(checkpoints), Arc::clone(&launcher));
+        Arc::new(CudaCheckpoint::new(checkpoints, launcher, remap.ok())) as Arc<dyn Mover>
     });
     let backend = Arc::new(Engines::new(launcher, Movers { pinned, checkpoint }));
     let device = Arc::new(driver);

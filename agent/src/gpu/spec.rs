@@ -153,10 +153,30 @@ impl EngineSpec {
     }
 }
 
+#[cfg(test)]
+impl EngineSpec {
+    /// A process on one GPU, of no program in particular.
+    pub(crate) fn bare() -> Self {
+        Self {
+            service: "s".into(),
+            engine: EngineKind::Other,
+            image: None,
+            args: Vec::new(),
+            env: BTreeMap::new(),
+            model: String::new(),
+            served_name: String::new(),
+            degree: 1,
+            evict: EvictBy::EngineSleep,
+            probe: None,
+            footprint: Needs::default(),
+        }
+    }
+}
+
 /// The GPUs of an engine and the processes that it consists of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Occupant {
-    /// Where it was launched.
+    /// Where it is.
     pub chunk: Chunk,
     /// Its processes, as this machine numbers them.
     pub pids: Vec<u32>,

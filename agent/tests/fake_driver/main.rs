@@ -7,5 +7,6 @@ mod arena;
 mod checkpoints;
 mod engines;
 mod machine;
+mod moves;
 mod node;
 mod services;

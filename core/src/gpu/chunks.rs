@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 
 use super::chunk::{Chunk, Degree, MOST_GPUS};
 use super::tenant::{EngineId, Kind, State, Tenant, Turn};
-use crate::arrange;
 use crate::time::Time;
 
 /// A chunk for an engine that is not resident, and what has to leave it first.
@@ -13,7 +12,8 @@ use crate::time::Time;
 pub struct Place {
     /// Where.
     pub chunk: Chunk,
-    /// The engine that sleeps there; `None`: none of the service is there.
+    /// The engine that is woken there, where it sleeps or can be moved to; `None`: it is to be
+    /// launched.
     pub asleep: Option<EngineId>,
     /// Residents to be put to sleep, the least recently used first.
     pub evict: Vec<EngineId>,
@@ -28,17 +28,17 @@ pub type Barred = BTreeMap<usize, u128>;
 /// One at most executes there, and one at most is moved there at the same time.
 #[derive(Debug, Default)]
 pub struct Chunks {
-    nodes: Vec<Node>,
+    pub(super) nodes: Vec<Node>,
     tenants: BTreeMap<EngineId, Tenant>,
 }
 
 #[derive(Debug, Default)]
-struct Node {
-    gpus: u32,
+pub(super) struct Node {
+    pub(super) gpus: u32,
     /// Bytes of each GPU.
     memory: u64,
     /// GPUs that fell off.
-    lost: u128,
+    pub(super) lost: u128,
     engines: Vec<EngineId>,
 }
 
@@ -84,6 +84,14 @@ impl Chunks {
         Some(tenant)
     }
 
+    /// Moves an engine to another chunk of its node.
+    pub(super) fn relocate(&mut self, engine: EngineId, chunk: Chunk) {
+        if let Some(tenant) = self.tenants.get_mut(&engine).filter(|of| of.chunk.node == chunk.node)
+        {
+            tenant.chunk = chunk;
+        }
+    }
+
     /// What is known of an engine.
     pub fn get(&self, engine: EngineId) -> Option<&Tenant> {
         self.tenants.get(&engine)
@@ -114,14 +122,36 @@ impl Chunks {
 
     /// Where an engine of this kind that sleeps can be woken with `bytes` on each GPU:
     /// without an eviction if possible, else by the least recently used. Others may execute
-    /// there meanwhile.
+    /// there meanwhile. One that is bound to no GPU goes elsewhere on its node where that costs
+    /// less than the chunk that it left: beside the fewest, from the smallest free chunk.
     pub fn asleep(&self, kind: Kind, bytes: u64, turn: Turn, rooms: &Barred) -> Option<Place> {
-        let of_kind = self.tenants.iter().filter(|(_, tenant)| {
-            tenant.kind == kind && tenant.state == State::Asleep && self.open(tenant.chunk, rooms)
+        let of_kind = self
+            .tenants
+            .iter()
+            .filter(|(_, tenant)| tenant.kind == kind && tenant.state == State::Asleep);
+        let places = of_kind.flat_map(|(engine, tenant)| {
+            let chunks = self.reach(tenant).filter(|chunk| self.open(*chunk, rooms));
+            let places = chunks.filter_map(|chunk| self.clear(chunk, bytes, turn, Some(*engine)));
+            places.map(|place| (place.chunk != tenant.chunk, place))
         });
-        of_kind
-            .filter_map(|(engine, tenant)| self.clear(tenant.chunk, bytes, turn, Some(*engine)))
-            .min_by_key(|place| (self.cost(place), place.chunk))
+        let best = places.min_by_key(|(moves, place)| {
+            let elsewhere = moves.then(|| (self.neighbours(place), self.around(place.chunk)));
+            (self.cost(place), elsewhere, place.chunk)
+        });
+        best.map(|(_, place)| place)
+    }
+
+    /// The chunks on which a sleeping engine can be woken: the one that it left, and where it is
+    /// bound to none all of its node without another engine of its kind.
+    pub(super) fn reach(&self, of: &Tenant) -> impl Iterator<Item = Chunk> {
+        let Tenant { kind, chunk: left, .. } = *of;
+        let gpus = self.nodes[left.node].gpus;
+        let all = of.is_unbound().then(|| Chunk::all(left.node, gpus, kind.degree));
+        let others = all.into_iter().flatten().filter(move |chunk| {
+            let kin = |of: &Tenant| of.kind == kind && of.chunk == *chunk;
+            *chunk != left && !self.on(chunk.node).any(|(_, of)| kin(of))
+        });
+        std::iter::once(left).chain(others)
     }
 
     /// Where a new engine with `bytes` on each GPU goes: GPUs without a resident, from the
@@ -207,69 +237,11 @@ impl Chunks {
         self.tenants.values_mut()
     }
 
-    /// Free chunks of every size: aligned, without a resident, not a half of a larger one.
-    pub fn free(&self) -> arrange::Chunks {
-        let mut counts = [0; 4];
-        for node in 0..self.nodes.len() {
-            let taken = self.taken(node, &Barred::new());
-            for degree in Degree::ALL {
-                let free = Chunk::all(node, self.nodes[node].gpus, degree);
-                let free = free.filter(|chunk| self.is_free(*chunk, taken));
-                counts[degree.level()] += free.count() as u32;
-            }
-        }
-        arrange::Chunks::new(counts)
-    }
-
-    /// The part of the free GPUs that are in no free chunk of the largest size, from 0 to 1;
-    /// 0 where none is free.
-    pub fn fragmentation(&self) -> f64 {
-        let counts = self.free().counts();
-        let largest = Degree::ALL
-            .into_iter()
-            .rfind(|degree| self.nodes.iter().any(|node| node.gpus >= degree.gpus()));
-        let total: u32 = Degree::ALL.iter().map(|d| counts[d.level()] * d.gpus()).sum();
-        let Some(largest) = largest.filter(|_| total > 0) else { return 0.0 };
-        1.0 - f64::from(counts[largest.level()] * largest.gpus()) / f64::from(total)
-    }
-
-    fn free_chunk(&self, degree: Degree, bytes: u64, turn: Turn, barred: &Barred) -> Option<Place> {
-        let mut size = Some(degree);
-        while let Some(level) = size {
-            for (node, of) in self.nodes.iter().enumerate() {
-                let taken = self.taken(node, barred);
-                let found = Chunk::all(node, of.gpus, level)
-                    .filter(|chunk| self.is_free(*chunk, taken))
-                    .filter_map(|chunk| Chunk::new(node, chunk.start(), degree))
-                    .find_map(|chunk| self.clear(chunk, bytes, turn, None));
-                if found.is_some() {
-                    return found;
-                }
-            }
-            size = level.double();
-        }
-        None
-    }
-
-    /// Whether the chunk is free and no part of a larger free one.
-    fn is_free(&self, chunk: Chunk, taken: u128) -> bool {
-        let whole = |chunk: Chunk| {
-            chunk.gpus().end <= self.nodes[chunk.node].gpus && taken & chunk.bits() == 0
-        };
-        whole(chunk) && !chunk.parent().is_some_and(whole)
-    }
-
-    /// GPUs of a node that have a resident, or cannot be given.
-    fn taken(&self, node: usize, barred: &Barred) -> u128 {
-        let awake = self.gpus_of(node, |tenant| tenant.state != State::Asleep);
-        awake | self.nodes[node].lost | barred.get(&node).copied().unwrap_or(0)
-    }
-
     fn executing(&self, node: usize) -> u128 {
         self.gpus_of(node, |tenant| tenant.executing)
     }
 
-    fn gpus_of(&self, node: usize, which: impl Fn(&Tenant) -> bool) -> u128 {
+    pub(super) fn gpus_of(&self, node: usize, which: impl Fn(&Tenant) -> bool) -> u128 {
         let there = self.on(node).filter(|(_, tenant)| which(tenant));
         there.fold(0, |bits, (_, tenant)| bits | tenant.chunk.bits())
     }
@@ -311,7 +283,7 @@ impl Chunks {
 
     /// What must leave a chunk so that `bytes` on each of its GPUs fit, `asleep` being there
     /// already and all that was decided before done; `None` where that is not enough.
-    fn clear(
+    pub(super) fn clear(
         &self,
         chunk: Chunk,
         bytes: u64,
@@ -353,7 +325,7 @@ impl Chunks {
         for (engine, tenant) in &others {
             // One that serves is ended only where putting it to sleep is not enough.
             let left = if awake(tenant) { tenant.device } else { u64::MAX };
-            if relieve(tenant, tenant.residue.min(left)) {
+            if relieve(tenant, tenant.kept().min(left)) {
                 place.evict.retain(|other| other != engine);
                 place.stop.push(*engine);
             }

@@ -103,7 +103,8 @@ impl Pool {
         }
         // The first that is there is the next to execute on its GPUs, unless it waits behind one
         // that needs their memory: who is to serve before that must not wait for it.
-        let holding: Vec<Chunk> = self.serving(kind).map(|(_, engine)| engine.chunk).collect();
+        let holding: Vec<Chunk> =
+            self.serving(kind).flat_map(|(id, engine)| self.reach(id, engine)).collect();
         let barred = |chunk: Chunk| {
             claims.rooms.get(&chunk.node).is_some_and(|barred| barred & chunk.bits() != 0)
         };
@@ -152,13 +153,21 @@ impl Pool {
         self.chunks.overlapping(chunk).any(|(id, tenant)| tenant.is_leaving() && withstood(id))
     }
 
+    /// The chunks on which an engine can serve, but for those beside one that does not end.
+    fn reach(&self, id: EngineId, engine: &Engine) -> Vec<Chunk> {
+        let tenant = self.chunks.get(id).filter(|tenant| tenant.is_unbound());
+        let reach = tenant.map_or(vec![engine.chunk], |tenant| self.chunks.reach(tenant).collect());
+        reach.into_iter().filter(|chunk| !self.stuck(*chunk)).collect()
+    }
+
     /// Engines of a kind that are not being ended, on nodes in service and not beside one that
     /// does not end.
     pub(super) fn serving(&self, kind: Kind) -> impl Iterator<Item = (EngineId, &Engine)> {
-        let serving = self.engines.iter().filter(move |(_, engine)| {
+        let serving = self.engines.iter().filter(move |(id, engine)| {
             let open = self.is_up(engine.chunk.node) && !self.nodes[engine.chunk.node].draining;
             let leaving = matches!(engine.state, State::Leaving { .. });
-            engine.kind == kind && open && !leaving && !self.stuck(engine.chunk)
+            let kin = engine.kind == kind && open && !leaving;
+            kin && (!self.stuck(engine.chunk) || !self.reach(**id, engine).is_empty())
         });
         serving.map(|(id, engine)| (*id, engine))
     }

@@ -23,6 +23,7 @@ impl Pool {
         let engine = self.engines.entry(id).or_insert_with(|| Engine {
             kind,
             chunk,
+            left: chunk,
             state,
             order: OrderId(0),
             since: now,
@@ -31,6 +32,10 @@ impl Pool {
             decided: 0,
         });
         engine.state = state;
+        if engine.chunk != chunk {
+            engine.chunk = chunk;
+            self.chunks.relocate(id, chunk);
+        }
         if self.chunks.get(id).is_none() {
             let (device, residue) = self
                 .footprint(kind)
@@ -45,6 +50,7 @@ impl Pool {
                 state,
                 device,
                 residue,
+                movable: false,
                 executing: false,
                 fresh: false,
                 wanted: None,
@@ -103,12 +109,23 @@ impl Pool {
 
     pub(super) fn become_resident(&mut self, id: EngineId, now: Time) {
         let Some(engine) = self.engines.get_mut(&id) else { return };
-        engine.state = State::Resident;
+        (engine.state, engine.left) = (State::Resident, engine.chunk);
         self.ailing.remove(&engine.kind);
         self.settle(id);
         if let Some(tenant) = self.chunks.get_mut(id) {
-            tenant.used = now;
+            (tenant.used, tenant.movable) = (now, false);
         }
+    }
+
+    /// It sleeps where it was awake last, whatever place it was promised.
+    pub(super) fn fell_asleep(&mut self, id: EngineId, unbound: bool) {
+        let Some(engine) = self.engines.get_mut(&id) else { return };
+        (engine.state, engine.chunk) = (State::Asleep, engine.left);
+        self.chunks.relocate(id, engine.chunk);
+        if let Some(tenant) = self.chunks.get_mut(id) {
+            tenant.movable = unbound;
+        }
+        self.settle(id);
     }
 
     pub(super) fn evicted(
@@ -123,13 +140,10 @@ impl Pool {
         let Some(engine) = self.engines.get_mut(&id).filter(current) else { return };
         let (kind, took) = (engine.kind, now.since(engine.since));
         let Some(footprint) = self.footprint(kind) else { return };
-        match result.and_then(|proof| proof.evicted(&footprint)) {
-            Ok(()) => {
+        match result.and_then(|proof| proof.evicted(&footprint).map(|()| proof.is_unbound())) {
+            Ok(unbound) => {
                 self.learned.measured(kind, Phase::Evict, took);
-                if let Some(engine) = self.engines.get_mut(&id) {
-                    engine.state = State::Asleep;
-                }
-                self.settle(id);
+                self.fell_asleep(id, unbound);
             }
             Err(trouble) => self.broke(id, &trouble, now),
         }

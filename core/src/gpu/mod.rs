@@ -2,7 +2,8 @@
 //!
 //! Many services share a pool. Each engine sits asleep on the aligned chunk of GPUs that it
 //! was launched on ([`Chunk`]); one that is needed is woken, after the least recently used of
-//! those in its way were put to sleep ([`Chunks`]). A service at another degree is another
+//! those in its way were put to sleep ([`Chunks`]). One that its driver can move is woken on
+//! any chunk of its node ([`Proof::is_unbound`]). A service at another degree is another
 //! resident. [`Pool`] is the state machine over all of it: events in, commands out.
 //!
 //! - **Belief.** Nothing counts as done because a call returned: an engine is resident, or its
@@ -33,6 +34,7 @@ mod dispatch;
 mod engines;
 mod estimate;
 mod event;
+mod free;
 mod learned;
 mod moves;
 mod nodes;

@@ -78,9 +78,9 @@ impl Pool {
         for (id, launch) in reserved {
             if launch {
                 self.forget(id);
-            } else if let Some(engine) = self.engines.get_mut(&id) {
-                engine.state = State::Asleep;
-                self.settle(id);
+            } else {
+                let unbound = self.chunks.get(id).is_some_and(|tenant| tenant.movable);
+                self.fell_asleep(id, unbound);
             }
         }
     }

@@ -178,7 +178,11 @@ impl Pool {
             self.stop(id, failed, now);
             return;
         }
-        let same = engine.kind == adopted.kind && engine.chunk.start() == adopted.start;
+        // The order to bring it back elsewhere may not have reached its agent.
+        let asleep = adopted.order.is_none() && adopted.proof.is_some_and(|proof| proof.asleep);
+        let there = engine.chunk.start() == adopted.start
+            || (asleep && engine.left.start() == adopted.start);
+        let same = engine.kind == adopted.kind && there;
         let has = |running: &Running| engine.running.contains_key(&running.action);
         // The end of one that has ended may have been reported before.
         let known = adopted.running.iter().all(|running| running.ended || has(running));
@@ -223,8 +227,9 @@ impl Pool {
         self.put(id, adopted.kind, chunk, State::Asleep, now);
         let fits = self.footprint(adopted.kind).is_some_and(|footprint| {
             let awake = adopted.proof.is_some_and(|proof| proof.resident(&footprint).is_ok());
-            let bytes = if awake { footprint.device } else { footprint.residue };
-            self.chunks.fits(id, chunk, bytes)
+            let unbound = adopted.proof.is_some_and(|proof| proof.is_unbound());
+            let kept = if unbound { 0 } else { footprint.residue };
+            self.chunks.fits(id, chunk, if awake { footprint.device } else { kept })
         });
         // Nothing is ordered of one that executes: it is taken to be what it was verified as.
         let footprint = self.footprint(adopted.kind);
@@ -282,9 +287,8 @@ impl Pool {
             self.become_resident(id, now);
         } else if let Err(trouble) = proof.evicted(&footprint) {
             self.broke(id, &trouble, now);
-        } else if let Some(engine) = self.engines.get_mut(&id) {
-            engine.state = State::Asleep;
-            self.settle(id);
+        } else {
+            self.fell_asleep(id, proof.is_unbound());
         }
     }
 }

@@ -55,7 +55,10 @@ pub(super) struct Home {
 #[derive(Debug)]
 pub(super) struct Engine {
     pub(super) kind: Kind,
+    /// Where it is, or is to be.
     pub(super) chunk: Chunk,
+    /// Where it was awake last: other than `chunk` while it is being moved.
+    pub(super) left: Chunk,
     pub(super) state: State,
     /// The last order given.
     pub(super) order: OrderId,

@@ -14,6 +14,8 @@ pub struct Proof {
     pub held: u64,
     /// It answered a request of its service's kind. Not asked of one that sleeps.
     pub answers: bool,
+    /// Its agent can bring it back on other GPUs of its node than those that it left.
+    pub movable: bool,
 }
 
 impl Proof {
@@ -29,6 +31,11 @@ impl Proof {
             return Err(Trouble::Outgrown { held: self.held, declared: footprint.device });
         }
         if self.answers { Ok(()) } else { Err(Trouble::NoAnswer) }
+    }
+
+    /// Whether it is bound to no GPU: it sleeps, keeps nothing of any, and can be moved.
+    pub fn is_unbound(&self) -> bool {
+        self.asleep && self.movable && self.held == 0
     }
 
     /// Whether it sleeps and its memory is back.

@@ -64,6 +64,8 @@ pub struct Tenant {
     pub device: u64,
     /// Bytes that it keeps of these when it sleeps.
     pub residue: u64,
+    /// It was found bound to no GPU as it fell asleep: see [`super::Proof::is_unbound`].
+    pub movable: bool,
     /// Actions run on it.
     pub executing: bool,
     /// It was restored, and has run nothing since.
@@ -82,7 +84,7 @@ impl Tenant {
     pub fn held(&self) -> u64 {
         match self.state {
             State::Reserved { launch: true } => 0,
-            State::Reserved { launch: false } | State::Asleep => self.residue,
+            State::Reserved { launch: false } | State::Asleep => self.kept(),
             State::Restoring { .. }
             | State::Resident
             | State::Yielding
@@ -95,9 +97,20 @@ impl Tenant {
     pub fn planned(&self) -> u64 {
         match self.state {
             State::Reserved { .. } | State::Restoring { .. } | State::Resident => self.device,
-            State::Yielding | State::Evicting | State::Asleep => self.residue,
+            State::Yielding | State::Evicting => self.residue,
+            State::Asleep => self.kept(),
             State::Leaving { .. } => 0,
         }
+    }
+
+    /// Bytes that it keeps of each GPU while it sleeps.
+    pub(super) fn kept(&self) -> u64 {
+        if self.movable { 0 } else { self.residue }
+    }
+
+    /// It sleeps, and may be restored to any chunk of its node.
+    pub fn is_unbound(&self) -> bool {
+        self.state == State::Asleep && self.movable
     }
 
     /// Its memory is being moved.

@@ -149,7 +149,8 @@ pub(crate) async fn shared(
         }
         let awake = bench.held(engine).await?;
         bench.backend.evict(engine).await.map_err(troubled)?;
-        let proof = Proof { asleep: true, held: bench.held(engine).await?, answers: false };
+        let proof =
+            Proof { asleep: true, held: bench.held(engine).await?, answers: false, movable: false };
         Ok((Member { service, engine, proof, awake, asleep: proof.held }, answers))
     });
     let (mut members, answers): (Vec<_>, Vec<_>) = started.await?.into_iter().unzip();
@@ -160,7 +161,7 @@ pub(crate) async fn shared(
     for member in members.iter_mut().take(args.fit()) {
         bench.backend.wake(member.engine).await.map_err(troubled)?;
         let held = bench.held(member.engine).await?;
-        member.proof = Proof { asleep: false, held, answers: true };
+        member.proof = Proof { asleep: false, held, answers: true, movable: false };
     }
     let runs = closed_loops(args, &bench, &members, load).await?;
     let answers = || runs.iter().flat_map(|run| &run.answers);
@@ -185,7 +186,7 @@ pub(crate) async fn fixed(
     let members = bench.each(fit, fit, async |service| {
         let engine = bench.launch(args, &plan(args, models, service, keeps)).await?;
         let held = bench.held(engine).await?;
-        let proof = Proof { asleep: false, held, answers: true };
+        let proof = Proof { asleep: false, held, answers: true, movable: false };
         Ok(Member { service, engine, proof, awake: held, asleep: 0 })
     });
     let members = members.await?;

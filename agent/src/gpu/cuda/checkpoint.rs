@@ -1,12 +1,16 @@
 //! `CudaCheckpoint`: the driver takes a process off its GPUs and brings it back. Opt-in, for
 //! services that are one process on one GPU: several that share memory need a newer driver.
+//!
+//! Where driver and GPUs allow it ([`Remap`]) it comes back on any GPU of the node.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use rollwright_core::gpu::{EngineId, Order, Trouble};
+use rollwright_core::gpu::{Chunk, EngineId, Order, Trouble};
 
+use super::remap::{GpuId, Remap};
 use crate::gpu::launch::{Launcher, Program};
 use crate::gpu::mover::Mover;
 
@@ -34,8 +38,9 @@ pub trait Checkpoints: Send + Sync + 'static {
     fn lock(&self, pid: u32, limit: Duration) -> Result<(), String>;
     /// Takes a locked one off its GPUs.
     fn checkpoint(&self, pid: u32) -> Result<(), String>;
-    /// Brings it back to where it was: an engine does not leave its chunk. It stays locked.
-    fn restore(&self, pid: u32) -> Result<(), String>;
+    /// Brings it back. `pairs` are the old and the new id of every GPU of the node; none: to
+    /// where it was. It stays locked.
+    fn restore(&self, pid: u32, pairs: &[(GpuId, GpuId)]) -> Result<(), String>;
     /// Lets its calls go on.
     fn unlock(&self, pid: u32) -> Result<(), String>;
 }
@@ -44,6 +49,9 @@ pub trait Checkpoints: Send + Sync + 'static {
 pub struct CudaCheckpoint {
     driver: Arc<dyn Checkpoints>,
     launcher: Arc<dyn Launcher>,
+    remap: Option<Remap>,
+    /// A process could not be moved: this agent moves no other.
+    failed: Arc<AtomicBool>,
 }
 
 impl std::fmt::Debug for CudaCheckpoint {
@@ -53,9 +61,14 @@ impl std::fmt::Debug for CudaCheckpoint {
 }
 
 impl CudaCheckpoint {
-    /// Over the launcher that knows which processes an engine is.
-    pub fn new(driver: Arc<dyn Checkpoints>, launcher: Arc<dyn Launcher>) -> Self {
-        Self { driver, launcher }
+    /// Over the launcher that knows which processes an engine is. Without `remap` all return
+    /// to the GPUs that they left.
+    pub fn new(
+        driver: Arc<dyn Checkpoints>,
+        launcher: Arc<dyn Launcher>,
+        remap: Option<Remap>,
+    ) -> Self {
+        Self { driver, launcher, remap, failed: Arc::default() }
     }
 
     /// The one process of an engine that uses CUDA, and how it stands.
@@ -103,11 +116,38 @@ impl Mover for CudaCheckpoint {
     async fn wake(&self, program: &Program) -> Result<(), Trouble> {
         self.work(Order::Wake, program, |driver, pid, state| {
             if state == ProcessState::Checkpointed {
-                driver.restore(pid)?;
+                driver.restore(pid, &[])?;
             }
             if state == ProcessState::Running { Ok(()) } else { driver.unlock(pid) }
         })
         .await
+    }
+
+    async fn wake_on(&self, program: &Program, chunk: Chunk) -> Result<(), Trouble> {
+        let remap = self.remap.as_ref().filter(|_| self.is_movable(program));
+        let pairs = remap.and_then(|remap| remap.swap(program.chunk.start(), chunk.start()));
+        let Some(pairs) = pairs else {
+            let why = format!("it cannot be moved to {chunk}: wake it where it was");
+            return Err(Trouble::Refused(Order::Wake, why));
+        };
+        let (failed, engine) = (Arc::clone(&self.failed), program.engine.0);
+        self.work(Order::Wake, program, move |driver, pid, state| {
+            if state != ProcessState::Checkpointed {
+                return Err("it has not left its GPU: it cannot be moved".into());
+            }
+            driver.restore(pid, &pairs).inspect_err(|why| {
+                tracing::warn!(engine, why, "it could not be moved: no engine is any more");
+                failed.store(true, Relaxed);
+            })?;
+            driver.unlock(pid)
+        })
+        .await
+    }
+
+    /// A process: a container has the device files of its own GPUs alone, and the driver needs
+    /// that of each that it restores to.
+    fn is_movable(&self, program: &Program) -> bool {
+        self.remap.is_some() && !self.failed.load(Relaxed) && program.spec.image.is_none()
     }
 
     async fn evict(&self, program: &Program) -> Result<(), Trouble> {

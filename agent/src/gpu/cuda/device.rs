@@ -11,6 +11,7 @@ use nvml_wrapper::error::NvmlError;
 use rollwright_core::gpu::{EngineId, Order, Trouble};
 use tokio::sync::{Mutex, mpsc};
 
+use super::remap::{Identity, Remap, Unmovable};
 use crate::gpu::backend::Device;
 use crate::gpu::spec::{Incident, Occupant};
 
@@ -76,6 +77,17 @@ impl Driver {
     pub fn uuids(&self) -> Result<Vec<String>, DriverError> {
         let each = (0..self.gpus()).map(|gpu| self.nvml.device_by_index(gpu)?.uuid());
         Ok(each.collect::<Result<_, _>>()?)
+    }
+
+    /// Which GPUs processes can be moved among; an error says why they cannot.
+    pub fn remap(&self) -> Result<Remap, Unmovable> {
+        let identity = |gpu| {
+            let device = self.nvml.device_by_index(gpu)?;
+            let (id, name) = (device.uuid()?, device.name()?);
+            Ok(Identity { id, name, memory: device.memory_info()?.total })
+        };
+        let gpus = (0..self.gpus()).map(identity).collect::<Result<Vec<_>, NvmlError>>()?;
+        Remap::new(&self.nvml.sys_driver_version()?, &gpus)
     }
 
     /// Reports GPUs that fall off or have errors of their memory, without end.

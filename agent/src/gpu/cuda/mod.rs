@@ -7,6 +7,7 @@ mod device;
 mod memory;
 mod process;
 mod range;
+mod remap;
 #[cfg(test)]
 mod tests;
 
@@ -14,3 +15,4 @@ pub use checkpoint::{Checkpoints, CudaCheckpoint, ProcessState};
 pub use device::{Driver, DriverError};
 pub use memory::Arena;
 pub use process::DriverCheckpoints;
+pub use remap::{GpuId, Identity, Remap, Unmovable};

@@ -1,15 +1,18 @@
-//! Checkpoints of processes by the CUDA driver (570 or later). Run on a **fake** of the driver alone.
+//! Checkpoints of processes by the CUDA driver (570 or later; 580 or later moves them to other
+//! GPUs). Run on a **fake** of the driver alone.
 #![expect(unsafe_code, reason = "the CUDA driver is a C library")]
 
-use std::ffi::{c_int, c_uint};
+use std::ffi::{c_char, c_int, c_uint};
+use std::ptr::null_mut;
 use std::time::Duration;
 
 use cudarc::driver::sys;
 
 use super::checkpoint::{Checkpoints, ProcessState};
+use super::remap::GpuId;
 
 /// How the driver's functions for one process look: its number, and a structure of 64 bytes.
-type Operation = unsafe extern "C" fn(c_int, *mut [u64; 8]) -> sys::CUresult;
+type Operation<T> = unsafe extern "C" fn(c_int, *mut T) -> sys::CUresult;
 type GetState = unsafe extern "C" fn(c_int, *mut c_uint) -> sys::CUresult;
 
 /// The driver of this node.
@@ -25,7 +28,7 @@ impl DriverCheckpoints {
         }
         for name in ["GetState", "Lock", "Checkpoint", "Restore", "Unlock"] {
             // SAFETY: the symbol is not used here.
-            unsafe { symbol::<Operation>(name) }?;
+            unsafe { symbol::<Operation<u8>>(name) }?;
         }
         // Every call needs it; without it a restore would need the driver's persistence mode.
         cudarc::driver::result::init().map_err(|error| format!("cuInit: {error}"))?;
@@ -46,12 +49,15 @@ unsafe fn symbol<T: Copy>(name: &str) -> Result<T, String> {
     found.map(|found| *found).map_err(|_| format!("the CUDA driver has no {name}: 570 has"))
 }
 
-fn call(name: &str, pid: u32, arguments: [u64; 8]) -> Result<(), String> {
-    let mut arguments = arguments;
-    // SAFETY: all four operations have this type: `cuda.h` of CUDA 12.8 to 13.0, where each
-    // takes a process and a structure of 64 bytes.
-    let operation = unsafe { symbol::<Operation>(name) }?;
-    // SAFETY: the structure outlives the call; all zeros are its defaults.
+/// Calls one of the four operations.
+///
+/// # Safety
+/// `T` must be the structure that it takes, and what it points to must be there.
+unsafe fn call<T>(name: &str, pid: u32, mut arguments: T) -> Result<(), String> {
+    const { assert!(size_of::<T>() == 64, "as all of them are since CUDA 12.8") };
+    // SAFETY: `cuda.h` has them so: each takes a process and a structure, which is `T`.
+    let operation = unsafe { symbol::<Operation<T>>(name) }?;
+    // SAFETY: the structure outlives the call.
     let result = unsafe { operation(pid.cast_signed(), &raw mut arguments) };
     result.result().map_err(|error| format!("{name}: {error}"))
 }
@@ -74,20 +80,40 @@ impl Checkpoints for DriverCheckpoints {
     }
 
     fn lock(&self, pid: u32, limit: Duration) -> Result<(), String> {
-        // The first 32 bits are the limit in milliseconds.
-        let limit = u64::from(u32::try_from(limit.as_millis()).unwrap_or(u32::MAX));
-        call("Lock", pid, [limit.to_le(), 0, 0, 0, 0, 0, 0, 0])
+        let limit = u32::try_from(limit.as_millis()).unwrap_or(u32::MAX);
+        let reserved = sys::CUcheckpointLockArgs { timeoutMs: 0, reserved0: 0, reserved1: [0; 7] };
+        let arguments = sys::CUcheckpointLockArgs { timeoutMs: limit, ..reserved };
+        // SAFETY: its structure, without a pointer.
+        unsafe { call("Lock", pid, arguments) }
     }
 
     fn checkpoint(&self, pid: u32) -> Result<(), String> {
-        call("Checkpoint", pid, [0; 8])
+        // SAFETY: its structure as of CUDA 13.0: reserved, without a pointer.
+        unsafe { call("Checkpoint", pid, [0_u64; 8]) }
     }
 
-    fn restore(&self, pid: u32) -> Result<(), String> {
-        call("Restore", pid, [0; 8])
+    fn restore(&self, pid: u32, pairs: &[(GpuId, GpuId)]) -> Result<(), String> {
+        let mut pairs: Vec<_> = pairs.iter().map(|(old, new)| pair(*old, *new)).collect();
+        let none = pairs.is_empty();
+        // As CUDA 13.0 has it. Later ones take fields out of what is reserved here, for which
+        // zero is the default; 12.8 has no fields, and an error for what is not zero.
+        let arguments = sys::CUcheckpointRestoreArgs {
+            gpuPairs: if none { null_mut() } else { pairs.as_mut_ptr() },
+            gpuPairsCount: c_uint::try_from(pairs.len()).map_err(|error| error.to_string())?,
+            reserved: [0; 44],
+            reserved1: 0,
+        };
+        // SAFETY: its structure, and the pairs outlive the call.
+        unsafe { call("Restore", pid, arguments) }
     }
 
     fn unlock(&self, pid: u32) -> Result<(), String> {
-        call("Unlock", pid, [0; 8])
+        // SAFETY: its structure: reserved, without a pointer.
+        unsafe { call("Unlock", pid, [0_u64; 8]) }
     }
+}
+
+fn pair(old: GpuId, new: GpuId) -> sys::CUcheckpointGpuPair {
+    let id = |id: GpuId| sys::CUuuid { bytes: id.map(|byte| c_char::from_ne_bytes([byte])) };
+    sys::CUcheckpointGpuPair { oldUuid: id(old), newUuid: id(new) }
 }

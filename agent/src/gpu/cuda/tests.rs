@@ -7,16 +7,18 @@ use std::time::Duration;
 use async_trait::async_trait;
 use rollwright_core::gpu::{Chunk, Degree, EngineId, Trouble};
 
-use super::{Checkpoints, CudaCheckpoint, ProcessState};
+use super::{Checkpoints, CudaCheckpoint, GpuId, Identity, ProcessState, Remap};
 use crate::gpu::Mover;
 use crate::gpu::launch::{Launcher, Program};
-use crate::gpu::spec::{EngineKind, EngineSpec, EvictBy, Needs};
+use crate::gpu::spec::{EngineSpec, EvictBy};
 
 /// A **fake** of the driver: processes that use CUDA, and what cannot be done with them.
 #[derive(Default)]
 struct Fake {
     states: Mutex<BTreeMap<u32, ProcessState>>,
     refuses: Mutex<Option<&'static str>>,
+    /// Of the last restore.
+    pairs: Mutex<Vec<(GpuId, GpuId)>>,
 }
 
 impl Fake {
@@ -53,7 +55,8 @@ impl Checkpoints for Fake {
         self.go(pid, "checkpoint", Locked, Checkpointed)
     }
 
-    fn restore(&self, pid: u32) -> Result<(), String> {
+    fn restore(&self, pid: u32, pairs: &[(GpuId, GpuId)]) -> Result<(), String> {
+        pairs.clone_into(&mut self.pairs.lock().unwrap());
         self.go(pid, "restore", Checkpointed, Locked)
     }
 
@@ -88,21 +91,13 @@ impl Launcher for Two {
     }
 }
 
+fn chunk(start: u32, degree: u32) -> Chunk {
+    Chunk::new(0, start, Degree::new(degree).unwrap()).unwrap()
+}
+
 fn program(degree: u32) -> Program {
-    let spec = EngineSpec {
-        service: "s".into(),
-        engine: EngineKind::Vllm,
-        image: None,
-        args: Vec::new(),
-        env: BTreeMap::new(),
-        model: "m".into(),
-        served_name: "m".into(),
-        degree,
-        evict: EvictBy::CudaCheckpoint,
-        probe: None,
-        footprint: Needs::default(),
-    };
-    let chunk = Chunk::new(0, 0, Degree::new(degree).unwrap()).unwrap();
+    let spec = EngineSpec { degree, evict: EvictBy::CudaCheckpoint, ..EngineSpec::bare() };
+    let chunk = chunk(0, degree);
     let (engine, spec) = (EngineId(1), Arc::new(spec));
     Program { engine, spec, chunk, url: String::new(), arena: "".into() }
 }
@@ -110,7 +105,13 @@ fn program(degree: u32) -> Program {
 fn checkpoint(states: &[(u32, ProcessState)]) -> (Arc<Fake>, CudaCheckpoint) {
     let fake = Arc::new(Fake::default());
     *fake.states.lock().unwrap() = states.iter().copied().collect();
-    (Arc::clone(&fake), CudaCheckpoint::new(fake, Arc::new(Two)))
+    let gpu = |n| Identity {
+        id: format!("GPU-0000000{n}-0000-0000-0000-000000000000"),
+        name: "H100".into(),
+        memory: 80,
+    };
+    let remap = Remap::new("580.65.06", &[gpu(0), gpu(1)]).unwrap();
+    (Arc::clone(&fake), CudaCheckpoint::new(fake, Arc::new(Two), Some(remap)))
 }
 
 #[tokio::test]
@@ -152,4 +153,36 @@ async fn only_one_process_on_one_gpu_can_be_checkpointed() {
     assert!(why(mover.started(&program(2)).await).contains("EngineSleep"));
     let (_, mover) = checkpoint(&[]);
     assert!(why(mover.started(&program(1)).await).contains("none of its processes"));
+}
+
+#[tokio::test]
+async fn a_process_is_moved_until_that_fails() {
+    let (fake, mover) = checkpoint(&[(10, Running)]);
+    let program = program(1);
+    let named = || -> Vec<_> {
+        fake.pairs.lock().unwrap().iter().map(|(old, new)| (old[3], new[3])).collect()
+    };
+    assert!(mover.wake_on(&program, chunk(1, 1)).await.is_err(), "it has not left");
+    mover.evict(&program).await.unwrap();
+    assert!(mover.wake_on(&program, chunk(2, 1)).await.is_err(), "there is no such GPU");
+    mover.wake_on(&program, chunk(1, 1)).await.unwrap();
+    assert_eq!((named(), fake.state(10)), (vec![(0, 1), (1, 0)], Ok(Running)));
+    mover.evict(&program).await.unwrap();
+    *fake.refuses.lock().unwrap() = Some("restore");
+    assert!(mover.is_movable(&program));
+    assert!(mover.wake_on(&program, chunk(1, 1)).await.is_err());
+    // Nobody is asked to go elsewhere any more; where it was, it can still be woken.
+    assert!(!mover.is_movable(&program));
+    *fake.refuses.lock().unwrap() = None;
+    assert!(mover.wake_on(&program, chunk(1, 1)).await.is_err());
+    mover.wake(&program).await.unwrap();
+    assert_eq!(named(), []);
+}
+
+#[tokio::test]
+async fn a_container_is_bound_to_its_gpus() {
+    let (_, mover) = checkpoint(&[(10, Running)]);
+    let program = program(1);
+    let spec = EngineSpec { image: Some("judge:1".into()), ..EngineSpec::clone(&program.spec) };
+    assert!(!mover.is_movable(&Program { spec: Arc::new(spec), ..program }));
 }

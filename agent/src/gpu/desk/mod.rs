@@ -3,6 +3,7 @@
 
 mod calls;
 mod ending;
+mod limits;
 mod wire;
 mod work;
 

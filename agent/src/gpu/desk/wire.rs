@@ -58,7 +58,8 @@ pub(super) fn chunk(first: u32, degree: u32) -> Result<Chunk, Trouble> {
 }
 
 pub(super) fn proof(proof: Proof) -> pb::EngineProof {
-    pb::EngineProof { asleep: proof.asleep, held_bytes: proof.held, answers: proof.answers }
+    let Proof { asleep, held: held_bytes, answers, movable } = proof;
+    pb::EngineProof { asleep, held_bytes, answers, movable }
 }
 
 pub(super) fn restored(

@@ -13,18 +13,11 @@ use tokio::sync::mpsc;
 
 use super::calls::Calls;
 use super::ending::Ending;
-use super::{INBOX, Input, wire};
+use super::{INBOX, Input, limits, wire};
 use crate::gpu::driver::{Driver, Instruction};
 use crate::gpu::spec::{Incident, Inventory};
 use crate::gpu::{Caller, Station};
 
-/// How long a call may run that says nothing of it.
-const CALL_LIMIT: Duration = Duration::from_mins(10);
-/// How long an order may take that says nothing of it.
-const ORDER_LIMIT: Duration = Duration::from_mins(10);
-
-/// Longest limit of either.
-const LONGEST: Duration = Duration::from_hours(24 * 365);
 /// Instructions that wait for the driver before no more messages are taken.
 const MOST_PENDING: usize = 4096;
 /// Calls that run, or whose ends were not acknowledged.
@@ -157,7 +150,7 @@ impl Work {
             FromQueue::RestoreEngine(restore) => self.restore(restore).await,
             FromQueue::EvictEngine(evict) => {
                 let (engine, order) = (EngineId(evict.engine), OrderId(evict.order));
-                let (residue, limit) = (evict.residue_bytes, limit(evict.limit));
+                let (residue, limit) = (evict.residue_bytes, limits::order(evict.limit));
                 self.ordered(engine, order);
                 self.pending.push_back(Instruction::Evict { engine, order, residue, limit });
             }
@@ -172,7 +165,7 @@ impl Work {
                     }
                     stays
                 });
-                let limit = limit(stop.limit);
+                let limit = limits::order(stop.limit);
                 self.pending.push_back(Instruction::Stop { engine, order, limit });
             }
             FromQueue::StartCall(call) => self.start_call(call).await,
@@ -200,11 +193,9 @@ impl Work {
 
     async fn restore(&mut self, restore: pb::RestoreEngine) {
         let (engine, order) = (EngineId(restore.engine), OrderId(restore.order));
-        let limit = limit(restore.limit);
+        let limit = limits::order(restore.limit);
         let Some(spec) = restore.launch else {
-            self.ordered(engine, order);
-            self.pending.push_back(Instruction::Wake { engine, order, limit });
-            return;
+            return self.wake(engine, order, restore.first_gpu, limit).await;
         };
         match wire::spec(spec)
             .and_then(|spec| Ok((wire::chunk(restore.first_gpu, spec.degree)?, spec)))
@@ -218,6 +209,28 @@ impl Work {
             }
             Err(trouble) => {
                 let report = wire::restored(engine, order, Err(trouble));
+                self.emit(FromAgent::EngineReport(report)).await;
+            }
+        }
+    }
+
+    async fn wake(&mut self, engine: EngineId, order: OrderId, first: u32, limit: Duration) {
+        let left = self.engines.get(&engine).map(|known| known.chunk);
+        let elsewhere = left.filter(|left| left.start() != first);
+        let to = elsewhere.map(|left| wire::chunk(first, left.degree().gpus())).transpose();
+        self.ordered(engine, order);
+        match to {
+            Ok(to) => {
+                if let Some((known, chunk)) = self.engines.get_mut(&engine).zip(to) {
+                    known.chunk = chunk;
+                }
+                self.pending.push_back(Instruction::Wake { engine, order, to, limit });
+            }
+            Err(trouble) => {
+                let report = wire::restored(engine, order, Err(trouble));
+                if let Some(known) = self.engines.get_mut(&engine) {
+                    known.report = Some(report.clone());
+                }
                 self.emit(FromAgent::EngineReport(report)).await;
             }
         }
@@ -249,7 +262,7 @@ impl Work {
             let ended = self.calls.ended(&action, engine, Err(fault));
             return self.emit(FromAgent::CallEnded(ended)).await;
         }
-        let limit = within(start.timeout, CALL_LIMIT);
+        let limit = limits::call(start.timeout);
         let (job, until) = (start.job.clone(), Instant::now() + limit);
         self.live.insert(action.clone(), Live { engine, job, until, ended: None });
         self.calls.put(action.clone(), start, limit);
@@ -365,27 +378,5 @@ impl Work {
         {
             self.link = None;
         }
-    }
-}
-
-fn limit(limit: Option<prost_types::Duration>) -> Duration {
-    within(limit, ORDER_LIMIT)
-}
-
-/// What a message says, as far as a clock can count.
-fn within(limit: Option<prost_types::Duration>, default: Duration) -> Duration {
-    limit.and_then(|limit| limit.try_into().ok()).unwrap_or(default).min(LONGEST)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_limit_that_no_clock_reaches_is_cut() {
-        let longest = prost_types::Duration { seconds: i64::MAX, nanos: 0 };
-        let limit = within(Some(longest), ORDER_LIMIT);
-        assert!(Instant::now().checked_add(limit).is_some());
-        assert_eq!(within(None, ORDER_LIMIT), ORDER_LIMIT);
     }
 }

@@ -239,6 +239,23 @@ impl Backend for FakeGpus {
         self.inner.wake(engine).await
     }
 
+    async fn wake_on(&self, engine: EngineId, chunk: Chunk) -> Result<(), Trouble> {
+        if !self.inner.is_movable(engine).await {
+            // It says why.
+            return self.inner.wake_on(engine, chunk).await;
+        }
+        let failure = self.failure(Order::Wake);
+        if let Some(account) = self.state().accounts.get_mut(&engine) {
+            account.chunk = chunk;
+        }
+        self.load(engine, failure, self.config.bandwidth).await?;
+        self.inner.wake_on(engine, chunk).await
+    }
+
+    async fn is_movable(&self, engine: EngineId) -> bool {
+        self.inner.is_movable(engine).await
+    }
+
     async fn evict(&self, engine: EngineId) -> Result<(), Trouble> {
         let failure = self.failure(Order::Evict);
         let needs = self.needs(engine)?;
@@ -255,7 +272,9 @@ impl Backend for FakeGpus {
         if failure != Some(FakeFailure::MemoryStays)
             && let Some(account) = self.state().accounts.get_mut(&engine)
         {
-            account.held = needs.residue;
+            // The driver takes all of a process.
+            let whole = evict == Some(EvictBy::CudaCheckpoint);
+            account.held = if whole { 0 } else { needs.residue };
         }
         Ok(())
     }

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
-use rollwright_core::gpu::{Chunk, EngineId, Trouble};
+use rollwright_core::gpu::{Chunk, EngineId, Order, Trouble};
 
 use crate::gpu::backend::Backend;
-use crate::gpu::spec::{EngineSpec, Found, Occupant};
+use crate::gpu::spec::{EngineSpec, EvictBy, Found, Occupant};
 
 /// Engines that do what they are told, at once. Their addresses begin with `fake://`.
 #[derive(Debug, Default)]
@@ -51,6 +51,19 @@ impl Backend for Phantoms {
 
     async fn wake(&self, engine: EngineId) -> Result<(), Trouble> {
         self.set(engine, false)
+    }
+
+    async fn wake_on(&self, engine: EngineId, chunk: Chunk) -> Result<(), Trouble> {
+        if !self.is_movable(engine).await {
+            let why = format!("it cannot be moved to {chunk}: wake it where it was");
+            return Err(Trouble::Refused(Order::Wake, why));
+        }
+        self.all().get_mut(&engine).ok_or_else(gone)?.chunk = chunk;
+        self.set(engine, false)
+    }
+
+    async fn is_movable(&self, engine: EngineId) -> bool {
+        self.all().get(&engine).is_some_and(|of| of.spec.evict == EvictBy::CudaCheckpoint)
     }
 
     async fn evict(&self, engine: EngineId) -> Result<(), Trouble> {

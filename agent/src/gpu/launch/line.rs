@@ -92,26 +92,18 @@ pub(super) fn gpus(chunk: Chunk) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use rollwright_core::gpu::Degree;
 
     use super::*;
-    use crate::gpu::spec::Needs;
 
     fn line(engine: EngineKind, args: &[&str]) -> String {
         let spec = EngineSpec {
-            service: "ns/judge".into(),
             engine,
-            image: None,
             args: args.iter().map(|arg| (*arg).to_owned()).collect(),
-            env: BTreeMap::new(),
             model: "/models/j".into(),
             served_name: "judge".into(),
             degree: 2,
-            evict: EvictBy::EngineSleep,
-            probe: None,
-            footprint: Needs::default(),
+            ..EngineSpec::bare()
         };
         let chunk = Chunk::new(0, 2, Degree::new(2).unwrap()).unwrap();
         let place = Place { host: "127.0.0.1", port: 7, chunk, arena: Path::new("/a") };

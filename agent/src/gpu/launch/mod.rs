@@ -57,6 +57,13 @@ pub trait Launcher: Send + Sync + 'static {
     /// known is an error, never none.
     async fn pids(&self, engine: EngineId) -> Result<Vec<u32>, Trouble>;
 
+    /// Writes down that a program is on other GPUs now. Asked only of processes: a container has
+    /// the GPUs that it was made with.
+    async fn moved(&self, program: &Program) -> Result<(), Trouble> {
+        let why = format!("a container cannot be moved to {}", program.chunk);
+        Err(Trouble::Refused(Order::Wake, why))
+    }
+
     /// Why one that has ended did, with the end of what it printed.
     async fn cause(&self, engine: EngineId) -> Trouble;
 
@@ -127,6 +134,10 @@ impl Launcher for Either {
 
     async fn pids(&self, engine: EngineId) -> Result<Vec<u32>, Trouble> {
         self.of(engine).pids(engine).await
+    }
+
+    async fn moved(&self, program: &Program) -> Result<(), Trouble> {
+        self.of(program.engine).moved(program).await
     }
 
     async fn cause(&self, engine: EngineId) -> Trouble {

@@ -290,6 +290,17 @@ impl Launcher for Processes {
         self.blocking(move |us| us.members(engine)).await?
     }
 
+    async fn moved(&self, program: &Program) -> Result<(), Trouble> {
+        let (turn, program) = (self.roster.turn(program.engine).await, program.clone());
+        self.blocking(move |us| {
+            let _turn = turn;
+            let leader = us.roster.get(program.engine);
+            let leader = leader.ok_or_else(|| us.cause(program.engine))?;
+            us.records.write(&Record::new(&program, Runs::Process(leader)))
+        })
+        .await?
+    }
+
     async fn cause(&self, engine: EngineId) -> Trouble {
         self.blocking(move |us| Self::cause(us, engine)).await.unwrap_or_else(|unknown| unknown)
     }
@@ -314,29 +325,15 @@ impl Launcher for Processes {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
     use std::os::unix::process::ExitStatusExt as _;
     use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
     use rollwright_core::gpu::Degree;
 
     use super::*;
-    use crate::gpu::spec::{EngineKind, EvictBy, Needs};
 
     fn spec() -> EngineSpec {
-        EngineSpec {
-            service: "s".into(),
-            engine: EngineKind::Other,
-            image: None,
-            args: vec!["sleep".into(), "1000".into()],
-            env: BTreeMap::new(),
-            model: String::new(),
-            served_name: String::new(),
-            degree: 1,
-            evict: EvictBy::EngineSleep,
-            probe: None,
-            footprint: Needs::default(),
-        }
+        EngineSpec { args: vec!["sleep".into(), "1000".into()], ..EngineSpec::bare() }
     }
 
     /// What an earlier agent may have left of an engine.

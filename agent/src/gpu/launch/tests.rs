@@ -1,6 +1,5 @@
 //! Containers over a **fake** of Docker, which answers late or not at all.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use axum::extract::{Request, State};
@@ -13,7 +12,7 @@ use tokio::sync::{Semaphore, mpsc};
 use super::{Containers, Launcher, Records};
 use crate::docker::Engine;
 use crate::docker::labels::Owner;
-use crate::gpu::spec::{EngineKind, EngineSpec, EvictBy, Needs};
+use crate::gpu::spec::EngineSpec;
 use crate::images::Images;
 use crate::images::gc::Ledger;
 use crate::policy::EnginePolicy;
@@ -98,20 +97,8 @@ fn chunk() -> Chunk {
 }
 
 fn spec(env: &[(&str, &str)]) -> Arc<EngineSpec> {
-    let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-    Arc::new(EngineSpec {
-        service: "s".into(),
-        engine: EngineKind::Other,
-        image: Some("engine:1".into()),
-        args: Vec::new(),
-        env: env.collect::<BTreeMap<_, _>>(),
-        model: String::new(),
-        served_name: String::new(),
-        degree: 1,
-        evict: EvictBy::EngineSleep,
-        probe: None,
-        footprint: Needs::default(),
-    })
+    let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    Arc::new(EngineSpec { image: Some("engine:1".into()), env, ..EngineSpec::bare() })
 }
 
 #[tokio::test]

@@ -56,7 +56,9 @@ pub(super) fn instruction(command: Command, spec: &EngineSpec) -> Option<Instruc
             let spec = Arc::new(EngineSpec { service, ..spec.clone() });
             Instruction::Launch { engine, order, spec, chunk, limit }
         }
-        Command::Restore { engine, order, limit, .. } => Instruction::Wake { engine, order, limit },
+        Command::Restore { engine, order, limit, .. } => {
+            Instruction::Wake { engine, order, to: None, limit }
+        }
         Command::Evict { engine, order, residue, limit, .. } => {
             Instruction::Evict { engine, order, residue, limit }
         }

@@ -5,7 +5,7 @@
 use proptest::prelude::*;
 
 use super::reports::Outcome;
-use super::world::{World, action, kind, node, secs, services};
+use super::world::{ROAMS, World, action, kind, node, secs, services};
 use crate::gpu::{Event, Kind};
 
 #[derive(Debug, Clone, Copy)]
@@ -26,7 +26,7 @@ enum Step {
 
 fn kinds() -> impl Strategy<Value = Kind> {
     let one = [kind(0, 1), kind(0, 1), kind(1, 1), kind(3, 1), kind(4, 1), kind(4, 1)];
-    let more = [kind(0, 2), kind(2, 4), kind(4, 2)];
+    let more = [kind(0, 2), kind(2, 4), kind(4, 2), kind(5, 1), kind(5, 1), kind(5, 2)];
     prop::sample::select([&one[..], &more[..]].concat())
 }
 
@@ -109,6 +109,7 @@ proptest! {
         steps in prop::collection::vec(step(), 0..150),
     ) {
         let mut world = World::new(services(), &sizes);
+        world.movable.insert(ROAMS);
         let mut submitted = 0;
         for step in steps {
             take(&mut world, step, &mut submitted, &sizes);
@@ -122,7 +123,7 @@ proptest! {
             }
         }
         let begin = submitted;
-        for kind in [kind(2, 4), kind(0, 1), kind(1, 1), kind(3, 1), kind(0, 2), kind(0, 1)] {
+        for kind in [kind(2, 4), kind(0, 1), kind(1, 1), kind(3, 1), kind(0, 2), kind(5, 1)] {
             world.submit(submitted, kind, 100_000);
             submitted += 1;
         }

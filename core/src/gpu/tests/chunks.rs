@@ -73,6 +73,7 @@ impl Map {
             state: State::Resident,
             device: bytes,
             residue: u64::from(self.memory > 1),
+            movable: false,
             executing: false,
             fresh: false,
             wanted: None,

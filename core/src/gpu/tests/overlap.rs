@@ -1,7 +1,7 @@
 //! Restores beside what executes, and nodes that stay away.
 
 use super::reports::Outcome;
-use super::rules::orders;
+use super::rules::{four_execute, orders};
 use super::world::{World, action, kind, node, secs, service};
 use crate::fault::FaultKind;
 use crate::gpu::{Event, Order, Residency, ServiceIndex};
@@ -14,6 +14,16 @@ fn running(world: &World) -> usize {
 fn three() -> World {
     let services = ["a", "b", "c"].map(|name| service(name, 1, &[(1, 4, 0, 1)]));
     World::new(services.to_vec(), &[1])
+}
+
+/// Of three, the first executes and the second was restored beside it.
+fn one_executes_and_one_is_next() -> World {
+    let mut world = three();
+    for n in 0..2 {
+        world.submit(n, kind(n, 1), 1000);
+        world.report(0, Outcome::Good);
+    }
+    world
 }
 
 #[test]
@@ -40,11 +50,7 @@ fn the_next_is_restored_while_one_executes() {
 
 #[test]
 fn what_was_restored_serves_before_it_is_moved_again() {
-    let mut world = three();
-    world.submit(0, kind(0, 1), 1000);
-    world.report(0, Outcome::Good);
-    world.submit(1, kind(1, 1), 1000);
-    world.report(0, Outcome::Good);
+    let mut world = one_executes_and_one_is_next();
     // One more of the first, and one of the third: the second is not moved for either.
     world.submit(2, kind(2, 1), 1000);
     world.submit(3, kind(0, 1), 1000);
@@ -54,11 +60,7 @@ fn what_was_restored_serves_before_it_is_moved_again() {
     world.submit(4, kind(1, 1), 1000);
     world.settle();
     assert!((0..5).all(|n| world.result(n) == Some(Ok(()))));
-    let mut world = three();
-    world.submit(0, kind(0, 1), 1000);
-    world.report(0, Outcome::Good);
-    world.submit(1, kind(1, 1), 1000);
-    world.report(0, Outcome::Good);
+    let mut world = one_executes_and_one_is_next();
     world.submit(2, kind(2, 1), 1000);
     assert!(world.tasks.is_empty());
     world.send(Event::Cancel(action(1)));
@@ -67,15 +69,7 @@ fn what_was_restored_serves_before_it_is_moved_again() {
 
 #[test]
 fn a_wide_one_is_restored_over_narrow_ones_and_runs_when_they_have_ended() {
-    let narrow = service("narrow", 1, &[(1, 4, 0, 1)]);
-    let wide = service("wide", 1, &[(4, 4, 0, 1)]);
-    let mut world = World::new(vec![narrow, wide], &[4]);
-    world.submit(0, kind(0, 1), 10_000);
-    world.report(0, Outcome::Good);
-    world.pass(secs(100));
-    world.finish(0, true);
-    (1..5).for_each(|n| world.submit(n, kind(0, 1), 10_000));
-    (0..3).for_each(|_| world.report(0, Outcome::Good));
+    let mut world = four_execute(4);
     assert_eq!(running(&world), 4);
     world.submit(5, kind(1, 4), 10_000);
     assert_eq!(world.tasks.len(), 1);

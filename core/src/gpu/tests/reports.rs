@@ -55,20 +55,20 @@ impl World {
             Outcome::Good => {
                 (process.awake, process.answers) = (true, true);
                 self.owing.insert(task.engine);
-                Ok(Proof { asleep: false, held: process.held, answers: true })
+                Ok(Proof { asleep: false, held: process.held, answers: true, movable: false })
             }
             Outcome::Lies => {
                 (process.awake, process.held) = (false, residue);
-                Ok(Proof { asleep: true, held: residue, answers: false })
+                Ok(Proof { asleep: true, held: residue, answers: false, movable: false })
             }
             Outcome::Mute => {
                 (process.awake, process.answers) = (true, false);
-                Ok(Proof { asleep: false, held: process.held, answers: false })
+                Ok(Proof { asleep: false, held: process.held, answers: false, movable: false })
             }
             Outcome::MemoryStays => {
                 process.awake = true;
                 process.held += 1;
-                Ok(Proof { asleep: false, held: MEMORY + 1, answers: true })
+                Ok(Proof { asleep: false, held: MEMORY + 1, answers: true, movable: false })
             }
             Outcome::Refused => Err(Trouble::HostMemoryShort("none left".into())),
             Outcome::TimedOut => Err(Trouble::TimedOut(task.what)),
@@ -83,18 +83,21 @@ impl World {
 
     fn evicted(&mut self, task: &Task, outcome: Outcome) {
         let kind = self.processes[&task.engine].kind;
-        let footprint = self.footprint(kind);
+        let (footprint, moves) = (self.footprint(kind), self.moves(kind, &task.node));
         let process = self.processes.get_mut(&task.engine).unwrap();
         let held = process.held;
         let result = match outcome {
             Outcome::Good => {
-                (process.awake, process.held) = (false, footprint.residue);
-                Ok(Proof { asleep: true, held: footprint.residue, answers: false })
+                let held = if moves { 0 } else { footprint.residue };
+                (process.awake, process.held) = (false, held);
+                Ok(Proof { asleep: true, held, answers: false, movable: moves })
             }
-            Outcome::Lies | Outcome::Mute => Ok(Proof { asleep: false, held, answers: false }),
+            Outcome::Lies | Outcome::Mute => {
+                Ok(Proof { asleep: false, held, answers: false, movable: false })
+            }
             Outcome::MemoryStays => {
                 process.awake = false;
-                Ok(Proof { asleep: true, held, answers: false })
+                Ok(Proof { asleep: true, held, answers: false, movable: moves })
             }
             Outcome::Refused => Err(Trouble::Refused(Order::Evict, "busy".into())),
             Outcome::TimedOut => Err(Trouble::TimedOut(Order::Evict)),

@@ -18,6 +18,21 @@ pub(super) fn orders(world: &World) -> Vec<Order> {
     world.given.iter().map(|(order, _)| *order).collect()
 }
 
+/// Actions 1 to 4 of a narrow service execute on four GPUs. It and a wide one take so many bytes
+/// of each; action 0 has shown that launches are worth it.
+pub(super) fn four_execute(bytes: u64) -> World {
+    let narrow = service("narrow", 1, &[(1, bytes, 0, 1)]);
+    let wide = service("wide", 1, &[(4, bytes, 0, 1)]);
+    let mut world = World::new(vec![narrow, wide], &[4]);
+    world.submit(0, kind(0, 1), 10_000);
+    world.report(0, Outcome::Good);
+    world.pass(secs(100));
+    world.finish(0, true);
+    (1..5).for_each(|n| world.submit(n, kind(0, 1), 10_000));
+    (0..3).for_each(|_| world.report(0, Outcome::Good));
+    world
+}
+
 fn reason(world: &World, n: usize) -> &str {
     world.result(n).expect("it has ended").expect_err("it has failed")
 }
@@ -97,16 +112,7 @@ fn those_that_wait_together_run_together_up_to_the_batch() {
 
 #[test]
 fn a_wide_action_is_not_starved_by_narrow_ones() {
-    let narrow = service("narrow", 1, &[(1, 6, 0, 1)]);
-    let wide = service("wide", 1, &[(4, 6, 0, 1)]);
-    let mut world = World::new(vec![narrow, wide], &[4]);
-    // They last longer than a launch: each gets an engine of its own.
-    world.submit(0, kind(0, 1), 10_000);
-    world.report(0, Outcome::Good);
-    world.pass(secs(100));
-    world.finish(0, true);
-    (1..5).for_each(|n| world.submit(n, kind(0, 1), 10_000));
-    (0..3).for_each(|_| world.report(0, Outcome::Good));
+    let mut world = four_execute(6);
     assert_eq!(world.pool.stats().runs, 5);
     world.submit(5, kind(1, 4), 10_000);
     for n in 6..30 {

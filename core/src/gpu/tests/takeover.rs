@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::reports::Outcome;
 use super::rules::{orders, pair};
 use super::world::{HOST, MEMORY, World, action, kind, node, secs, services};
-use crate::gpu::{Adopted, EngineId, Event, Node, Order, Pool, Proof, Residency, Running};
+use crate::gpu::{Adopted, EngineId, Event, Kind, Node, Order, Pool, Proof, Residency, Running};
 use crate::ids::{ActionId, NodeId};
 
 impl World {
@@ -17,6 +17,8 @@ impl World {
         }
         let index: usize = name.as_str()[1..].parse().unwrap();
         let deadline = self.now + secs(200);
+        let kinds = self.movable.clone();
+        let moves = |kind: Kind| kinds.contains(&kind.service) && self.machines[name].moves;
         let here = self.processes.iter_mut().filter(|(_, process)| process.chunk.node == index);
         let mut engines = Vec::new();
         for (id, process) in here.filter(|(_, process)| !process.dead) {
@@ -26,6 +28,7 @@ impl World {
             }
             let order = self.tasks.iter().find(|task| task.engine == *id).map(|task| task.order);
             let (asleep, held, answers) = (!process.awake, process.held, process.answers);
+            let movable = moves(process.kind);
             let call =
                 |action: &ActionId, ended| Running { action: action.clone(), deadline, ended };
             let running = process.running.iter().map(|action| call(action, false));
@@ -35,7 +38,7 @@ impl World {
                 kind: process.kind,
                 start: process.chunk.start(),
                 order,
-                proof: order.is_none().then_some(Proof { asleep, held, answers }),
+                proof: order.is_none().then_some(Proof { asleep, held, answers, movable }),
                 running: running.chain(ended).collect(),
             });
         }
@@ -222,7 +225,7 @@ fn an_engine_that_two_agents_claim_is_of_the_first() {
         kind: kind(1, 1),
         start: 0,
         order: None,
-        proof: Some(Proof { asleep: false, held: 10, answers: true }),
+        proof: Some(Proof { asleep: false, held: 10, answers: true, movable: false }),
         running: Vec::new(),
     };
     let (gpus, memory, host, lost) = (4, 10, 30, Vec::new());

@@ -50,7 +50,7 @@ pub(super) fn service(name: &str, batch: usize, degrees: &[(u32, u64, u64, u64)]
 }
 
 /// One that batches, one that fills a GPU, one that spans four, one of which an engine stays,
-/// and one that fits beside others.
+/// one that fits beside others, and [`ROAMS`].
 pub(super) fn services() -> Vec<Service> {
     vec![
         service("batches", 2, &[(1, 6, 1, 6), (2, 3, 1, 6)]),
@@ -58,8 +58,12 @@ pub(super) fn services() -> Vec<Service> {
         service("spans", 1, &[(4, 5, 1, 20)]),
         Service { pinned: 1, ..service("stays", 1, &[(1, 2, 0, 2)]) },
         service("small", 1, &[(1, 3, 1, 2), (2, 2, 0, 3)]),
+        service("roams", 1, &[(1, 6, 1, 3), (2, 5, 1, 3)]),
     ]
 }
+
+/// Of [`services`], the one whose engines a driver can move.
+pub(super) const ROAMS: ServiceIndex = ServiceIndex(5);
 
 /// What a process truly is.
 #[derive(Debug, Clone)]
@@ -92,6 +96,8 @@ pub(super) struct Machine {
     pub(super) up: bool,
     pub(super) draining: bool,
     pub(super) lost: BTreeSet<u32>,
+    /// Its agent and driver can move engines.
+    pub(super) moves: bool,
 }
 
 #[derive(Debug)]
@@ -100,6 +106,8 @@ pub(super) struct World {
     pub(super) config: Config,
     pub(super) now: Time,
     pub(super) machines: BTreeMap<NodeId, Machine>,
+    /// Services whose engines can be moved where their node can.
+    pub(super) movable: BTreeSet<ServiceIndex>,
     pub(super) processes: BTreeMap<EngineId, Process>,
     pub(super) tasks: Vec<Task>,
     /// Submitted and not ended.
@@ -132,6 +140,7 @@ impl World {
             config,
             now: Time::ZERO,
             machines: BTreeMap::new(),
+            movable: BTreeSet::new(),
             processes: BTreeMap::new(),
             tasks: Vec::new(),
             open: BTreeSet::new(),
@@ -150,7 +159,7 @@ impl World {
         };
         for (n, gpus) in gpus.iter().enumerate() {
             let lost = BTreeSet::new();
-            let machine = Machine { gpus: *gpus, up: false, draining: false, lost };
+            let machine = Machine { gpus: *gpus, up: false, draining: false, lost, moves: n == 0 };
             world.machines.insert(node(n), machine);
             world.join(&node(n), false);
         }
@@ -192,6 +201,11 @@ impl World {
 
     pub(super) fn footprint(&self, kind: Kind) -> Footprint {
         self.config.services[kind.service.0].degrees[&kind.degree]
+    }
+
+    /// Whether an engine of this kind can be moved on that node.
+    pub(super) fn moves(&self, kind: Kind, node: &NodeId) -> bool {
+        self.movable.contains(&kind.service) && self.machines[node].moves
     }
 
     /// Everything that is ordered is done and everything that runs ends, until nothing does.
@@ -296,7 +310,7 @@ impl World {
     }
 
     fn restore(&mut self, engine: EngineId, chunk: Chunk, kind: Kind, launch: bool) {
-        let need = self.footprint(kind);
+        let (need, moves) = (self.footprint(kind), self.moves(kind, &node(chunk.node)));
         let machine = &self.machines[&node(chunk.node)];
         assert!(chunk.gpus().all(|gpu| gpu < machine.gpus && !machine.lost.contains(&gpu)));
         assert_eq!(chunk.degree(), kind.degree);
@@ -317,6 +331,11 @@ impl World {
             dead: false,
         });
         assert!(!process.awake, "{engine:?} is woken twice");
+        if process.chunk != chunk {
+            assert!(moves && process.held == 0, "{engine:?} is bound to {}", process.chunk);
+            assert_eq!(process.chunk.node, chunk.node, "{engine:?} is moved to another node");
+            process.chunk = chunk;
+        }
         // From now on it may take what it was promised.
         process.held = need.device;
         let there = self.processes.values().filter(|process| process.chunk.node == chunk.node);

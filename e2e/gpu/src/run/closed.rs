@@ -208,7 +208,7 @@ impl Pooled {
                     return Err(anyhow!("an engine failed, and the pool would launch another"));
                 }
                 Command::Restore { engine, order, limit, .. } => {
-                    Instruction::Wake { engine, order, limit }
+                    Instruction::Wake { engine, order, to: None, limit }
                 }
                 Command::Evict { engine, order, residue, limit, .. } => {
                     Instruction::Evict { engine, order, residue, limit }

@@ -10,7 +10,8 @@ use super::config::GpuService;
 use crate::fault::infrastructure;
 
 pub(super) fn proof(proof: &pb::EngineProof) -> Proof {
-    Proof { asleep: proof.asleep, held: proof.held_bytes, answers: proof.answers }
+    let pb::EngineProof { asleep, held_bytes: held, answers, movable } = *proof;
+    Proof { asleep, held, answers, movable }
 }
 
 /// What an agent says is wrong; what this queue does not know counts as a death.

@@ -199,7 +199,12 @@ fn obey(node: &Mutex<Node>, out: &mpsc::UnboundedSender<pb::AgentBatch>, message
                 let said = Said::Trouble(trouble);
                 return report(restore.engine, restore.order, What::Restored, said);
             }
-            let proof = pb::EngineProof { asleep: false, held_bytes: DEVICE, answers: true };
+            let proof = pb::EngineProof {
+                asleep: false,
+                held_bytes: DEVICE,
+                answers: true,
+                movable: false,
+            };
             if let Some(spec) = restore.launch {
                 assert_eq!((spec.degree, spec.image.as_str()), (1, "judge:1"));
                 node.launched.push(restore.engine);
@@ -215,7 +220,8 @@ fn obey(node: &Mutex<Node>, out: &mpsc::UnboundedSender<pb::AgentBatch>, message
             report(restore.engine, restore.order, What::Restored, Said::Proof(proof));
         }
         FromQueue::EvictEngine(evict) => {
-            let proof = pb::EngineProof { asleep: true, held_bytes: 1, answers: false };
+            let proof =
+                pb::EngineProof { asleep: true, held_bytes: 1, answers: false, movable: false };
             node.engines.get_mut(&evict.engine).unwrap().proof = Some(proof);
             report(evict.engine, evict.order, What::Evicted, Said::Proof(proof));
         }
