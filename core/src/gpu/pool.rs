@@ -68,6 +68,13 @@ pub(super) struct Engine {
     pub(super) decided: u64,
 }
 
+impl Engine {
+    /// It is being ended, and a try to end it has failed.
+    pub(super) fn withstands(&self) -> bool {
+        matches!(self.state, State::Leaving { .. }) && self.stops >= 2
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Action {
     pub(super) kind: Kind,
