@@ -33,6 +33,7 @@ mod dispatch;
 mod engines;
 mod estimate;
 mod event;
+mod forget;
 mod learned;
 mod moves;
 mod nodes;

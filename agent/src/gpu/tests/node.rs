@@ -79,7 +79,13 @@ pub(super) fn config(services: usize, limits: Limits) -> Config {
     };
     let backoff = Backoff { first: Duration::from_millis(5), most: Duration::from_millis(50) };
     let services = (0..services).map(service).collect();
-    Config { services, max_actions: 1000, backoff, grace: Duration::from_secs(30) }
+    Config {
+        services,
+        max_actions: 1000,
+        backoff,
+        grace: Duration::from_secs(30),
+        forget: Duration::from_hours(1),
+    }
 }
 
 /// Remembers what was called where.
