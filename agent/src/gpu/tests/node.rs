@@ -63,7 +63,7 @@ pub(super) fn instruction(command: Command, spec: &EngineSpec) -> Option<Instruc
         Command::Stop { engine, order, limit, .. } => Instruction::Stop { engine, order, limit },
         Command::Run { action, engine, .. } => Instruction::Run { action, engine },
         Command::Cancel { action, engine, .. } => Instruction::Cancel { action, engine },
-        Command::Ended { .. } | Command::Drained(_) => return None,
+        Command::Ended { .. } | Command::Drained(_) | Command::Forgotten(_) => return None,
     })
 }
 

@@ -223,7 +223,7 @@ impl Pooled {
                     ended.push((action, result));
                     continue;
                 }
-                Command::Drained(_) => continue,
+                Command::Drained(_) | Command::Forgotten(_) => continue,
             };
             self.commands.send(instruction).await.ok().context("the driver ended")?;
         }
