@@ -10,6 +10,7 @@ mod ids;
 mod leaving;
 mod look;
 mod restarts;
+mod twins;
 
 use std::collections::BTreeMap;
 use std::path::Path;
