@@ -351,7 +351,8 @@ impl Actor {
     async fn gpus(&self) -> Option<GpuNode> {
         let gpus = self.desk.as_ref()?.hello().await?;
         let pool = self.ground.config.gpu_pool.clone().unwrap_or_default();
-        Some(GpuNode { pool, ..gpus })
+        let agent = self.ground.owner.id.clone();
+        Some(GpuNode { pool, agent, ..gpus })
     }
 
     async fn shut_down(&mut self, clear: bool) {

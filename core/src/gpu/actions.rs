@@ -182,7 +182,8 @@ impl Pool {
             return Err(Fault { retry_after, ..fault });
         }
         // Before any node is known, nothing is: then the deadline decides.
-        let sizes: Vec<(u32, u64, u64)> = (0..self.nodes.len())
+        let sizes: Vec<(u32, u64, u64)> = self
+            .known_nodes()
             .filter_map(|node| {
                 let (gpus, memory) = self.chunks.node(node)?;
                 Some((gpus, memory, self.nodes[node].host))

@@ -71,7 +71,7 @@ impl Pool {
     }
 
     fn has_chunk(&self, degree: Degree) -> bool {
-        let nodes = (0..self.nodes.len()).filter_map(|node| self.chunks.node(node));
+        let nodes = self.known_nodes().filter_map(|node| self.chunks.node(node));
         let mut nodes = nodes.peekable();
         // Before any node is known, any may come.
         nodes.peek().is_none() || nodes.into_iter().any(|(gpus, _)| gpus >= degree.gpus())

@@ -208,6 +208,14 @@ impl Chunks {
         chunk.gpus().all(|gpu| held(gpu) + bytes <= memory)
     }
 
+    /// Whether an engine that is to leave fits beside all that was promised.
+    pub(super) fn can_stay(&self, engine: EngineId) -> bool {
+        let Some(Tenant { chunk, device, .. }) = self.get(engine).copied() else { return false };
+        let memory = self.nodes[chunk.node].memory;
+        let planned = |gpu| self.sum(chunk.node, gpu, Some(engine), Tenant::planned);
+        chunk.gpus().all(|gpu| planned(gpu) + device <= memory)
+    }
+
     /// GPUs of a node on which memory is being moved.
     pub(super) fn moving(&self, node: usize) -> u128 {
         self.gpus_of(node, Tenant::is_moving)

@@ -83,4 +83,6 @@ pub enum Command {
     },
     /// A node that is being drained holds no engine any more.
     Drained(NodeId),
+    /// A node has been away for so long that nothing is known of it any more.
+    Forgotten(NodeId),
 }

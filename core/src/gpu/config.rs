@@ -20,6 +20,9 @@ pub struct Config {
     /// how long a cancelled action may take to end, before its engine is ended; and how long
     /// an agent may be away before the pool ends a call that has had its time.
     pub grace: Duration,
+    /// How long a node's agent may be away before the node is forgotten, with the engines that
+    /// it had: what comes back is taken over as from a pool that is gone.
+    pub forget: Duration,
 }
 
 /// One reward service.

@@ -37,6 +37,7 @@ impl Pool {
     /// Starts what can be started, in order of submission.
     pub(super) fn round(&mut self, now: Time) {
         self.empty_drained(now);
+        self.release_unwanted();
         self.begin_moves(now);
         self.mark_wanted();
         let mut claims = self.closed();
@@ -149,8 +150,8 @@ impl Pool {
     /// Whether an engine that is being ended there has withstood a try: nobody knows for how long
     /// its GPUs are gone.
     fn stuck(&self, chunk: Chunk) -> bool {
-        let withstood = |id| self.engines.get(&id).is_some_and(|engine| engine.stops >= 2);
-        self.chunks.overlapping(chunk).any(|(id, tenant)| tenant.is_leaving() && withstood(id))
+        let withstands = |id| self.engines.get(&id).is_some_and(Engine::withstands);
+        self.chunks.overlapping(chunk).any(|(id, _)| withstands(id))
     }
 
     /// The chunks on which an engine can serve, but for those beside one that does not end.
@@ -240,11 +241,11 @@ impl Pool {
         self.free_memory(node, self.memory_short(node, need), turn, now)
     }
 
-    /// Whether a node's memory would be enough without the engines that are not pinned.
+    /// Whether a node's memory would be enough without the engines that can be ended.
     fn can_free(&self, node: usize, need: &Footprint) -> bool {
         let stays = self.engines.iter().filter(|(id, engine)| {
             let pinned = self.chunks.get(**id).is_some_and(|tenant| tenant.pinned);
-            engine.chunk.node == node && pinned
+            engine.chunk.node == node && (pinned || engine.withstands())
         });
         let stays = stays.filter_map(|(_, engine)| Some(self.footprint(engine.kind)?.host));
         stays.sum::<u64>().saturating_add(need.host) <= self.nodes[node].host
@@ -259,6 +260,8 @@ impl Pool {
             let host = self.footprint(engine.kind).map_or(0, |footprint| footprint.host);
             let Some(tenant) = self.chunks.get(*id) else { continue };
             match engine.state {
+                // Nobody knows when that comes back.
+                State::Leaving { .. } if engine.withstands() => {}
                 State::Leaving { .. } => leaving += host,
                 _ if tenant.pinned => {}
                 _ if tenant.yields_to(turn) => {

@@ -34,6 +34,7 @@ mod dispatch;
 mod engines;
 mod estimate;
 mod event;
+mod forget;
 mod free;
 mod learned;
 mod moves;

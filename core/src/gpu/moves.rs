@@ -4,6 +4,8 @@
 //! A launch is a move too: engines measure the memory that is left while they start, and end
 //! where another takes or frees some meanwhile.
 
+use std::collections::BTreeSet;
+
 use super::chunks::{Barred, Place};
 use super::command::Command;
 use super::pool::{Engine, Pool};
@@ -81,6 +83,34 @@ impl Pool {
             } else {
                 let unbound = self.chunks.get(id).is_some_and(|tenant| tenant.movable);
                 self.fell_asleep(id, unbound);
+            }
+        }
+    }
+
+    /// Takes the places back that were promised for actions of which none waits any more, as long
+    /// as nothing was moved there; and those that were to leave stay, where there is room again.
+    pub(super) fn release_unwanted(&mut self) {
+        let unwanted = |engine: &Engine| {
+            let reserved = matches!(engine.state, State::Reserved { .. });
+            reserved && !self.waiting.contains_key(&engine.kind)
+        };
+        let unwanted: BTreeSet<Kind> =
+            self.engines.values().filter(|engine| unwanted(engine)).map(|of| of.kind).collect();
+        if unwanted.is_empty() {
+            return;
+        }
+        self.release_reserved(|engine| unwanted.contains(&engine.kind));
+        let yielding = self.engines.iter().filter(|(_, of)| of.state == State::Yielding);
+        let mut yielding: Vec<(u64, EngineId)> =
+            yielding.map(|(id, engine)| (engine.decided, *id)).collect();
+        yielding.sort_unstable();
+        // Those that were decided last are the first that are not needed.
+        for (_, id) in yielding.into_iter().rev() {
+            if self.chunks.can_stay(id)
+                && let Some(engine) = self.engines.get_mut(&id)
+            {
+                engine.state = State::Resident;
+                self.settle(id);
             }
         }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::chunk::Chunk;
 use super::command::Command;
 use super::event::{Adopted, Node, Running};
-use super::pool::{Action, Engine, Home, Pool, Timer};
+use super::pool::{Action, Engine, Pool, Timer};
 use super::proof::Trouble;
 use super::tenant::{EngineId, State};
 use crate::fault::{Fault, FaultKind};
@@ -55,7 +55,7 @@ impl Pool {
     /// it as long as the agent is away: then its action ends here.
     pub(super) fn left(&mut self, name: &NodeId, now: Time) {
         let Some(home) = self.home(name) else { return };
-        self.nodes[home].left = Some(now);
+        self.set_away(home, Some(now));
         let there = self.engines.iter().filter(|(_, engine)| engine.chunk.node == home);
         let mut timers = Vec::new();
         for (id, engine) in there {
@@ -153,21 +153,17 @@ impl Pool {
         }
     }
 
-    fn home(&self, name: &NodeId) -> Option<usize> {
-        self.nodes.iter().position(|home| home.name == *name)
+    pub(super) fn home(&self, name: &NodeId) -> Option<usize> {
+        self.nodes.iter().position(|home| !home.vacant && home.name == *name)
     }
 
     /// The node's place in the books, with the hardware that it has now.
     fn enter(&mut self, node: &Node) -> usize {
-        let index = self.home(&node.name).unwrap_or_else(|| {
-            let name = node.name.clone();
-            self.nodes.push(Home { name, host: 0, left: None, draining: false, drained: false });
-            self.chunks.add_node(node.gpus, node.memory)
-        });
+        let index = self.home(&node.name).unwrap_or_else(|| self.make_home(node));
         self.chunks.resize_node(index, node.gpus, node.memory);
         node.lost.iter().for_each(|gpu| self.chunks.set_lost(index, *gpu, true));
-        let home = &mut self.nodes[index];
-        (home.host, home.left) = (node.host, None);
+        self.nodes[index].host = node.host;
+        self.set_away(index, None);
         index
     }
 

@@ -49,6 +49,8 @@ pub(super) struct Home {
     pub(super) draining: bool,
     /// It is empty, and that was said.
     pub(super) drained: bool,
+    /// It was forgotten: its place is for the next that comes.
+    pub(super) vacant: bool,
 }
 
 /// A process, or the place that is kept for one.
@@ -69,6 +71,13 @@ pub(super) struct Engine {
     pub(super) stops: u32,
     /// When it was decided that it is moved, among all such decisions.
     pub(super) decided: u64,
+}
+
+impl Engine {
+    /// It is being ended, and a try to end it has failed.
+    pub(super) fn withstands(&self) -> bool {
+        matches!(self.state, State::Leaving { .. }) && self.stops >= 2
+    }
 }
 
 #[derive(Debug)]
@@ -100,6 +109,8 @@ pub(super) enum Timer {
     Lost(EngineId, ActionId),
     /// A service may be tried again.
     Retry(Kind),
+    /// A node has been away for so long that it is forgotten.
+    Away(NodeId),
 }
 
 /// Where an engine is, as the status says it. One that does not exist is absent.
@@ -329,6 +340,7 @@ impl Pool {
                 Timer::Lost(engine, action) => self.lost(engine, &action, now),
                 // The round that follows tries it.
                 Timer::Retry(_) => {}
+                Timer::Away(node) => self.forget_node(&node, now),
             }
         }
     }

@@ -103,8 +103,7 @@ impl Calls {
         let (parts, body) = reply.map_err(|error| gone("did not answer", &error))?.into_parts();
         let body = Limited::new(body, MAX_BODY).collect().await.map_err(|error| {
             if error.is::<LengthLimitError>() {
-                let message = "the engine's answer is larger than 4 MiB: ask for less at once";
-                infrastructure("AnswerTooLarge", message)
+                too_large("is larger than 4 MiB, the most that one may be")
             } else {
                 gone("broke off its answer", &error)
             }
@@ -112,6 +111,14 @@ impl Calls {
         let headers = headers(&parts.headers)?;
         Ok(pb::CallReply { status: parts.status.as_u16().into(), headers, body: body.to_bytes() })
     }
+}
+
+/// The caller's fault: the same question would have the same answer. So nobody asks it again.
+fn too_large(how: &str) -> Fault {
+    let message = format!(
+        "the engine's answer {how}: ask for less in one call, such as the log-probabilities of fewer tokens"
+    );
+    fault::user("AnswerTooLarge", message)
 }
 
 /// What is text of an answer's headers.
@@ -123,8 +130,9 @@ fn headers(of: &HeaderMap) -> Result<Vec<pb::CallHeader>, Fault> {
     let headers: Vec<pb::CallHeader> = text.collect();
     let bytes = headers.iter().map(|header| header.name.len() + header.value.len()).sum::<usize>();
     if bytes > MAX_HEADERS {
-        let message = format!("the engine's answer has {bytes} bytes of headers");
-        return Err(infrastructure("AnswerTooLarge", message));
+        return Err(too_large(&format!(
+            "has {bytes} bytes of headers, where {MAX_HEADERS} may be"
+        )));
     }
     Ok(headers)
 }
@@ -146,5 +154,45 @@ impl Caller for Calls {
             call.reply = Some(reply);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::Router;
+    use axum::http::HeaderValue;
+    use axum::routing::get;
+    use rollwright_core::fault::FaultKind;
+
+    use super::*;
+
+    async fn asked(path: &str) -> Result<pb::CallReply, Fault> {
+        let headers = || {
+            let long = HeaderValue::from_str(&"x".repeat(MAX_HEADERS)).unwrap();
+            ([("x-long", long)], "")
+        };
+        let engine = Router::new()
+            .route("/most", get(|| async { vec![b'x'; MAX_BODY] }))
+            .route("/more", get(|| async { vec![b'x'; MAX_BODY + 1] }))
+            .route("/headers", get(move || async move { headers() }));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        tokio::spawn(async move { axum::serve(listener, engine).await });
+        let (calls, action) = (Calls::default(), ActionId::new("a").unwrap());
+        let asked = pb::StartCall { method: "GET".into(), path: path.into(), ..Default::default() };
+        calls.put(action.clone(), asked, Duration::from_mins(5));
+        calls.call(&action, &address).await?;
+        Ok(calls.all().remove(&action).and_then(|call| call.reply).unwrap())
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_is_too_large_is_the_callers_fault() {
+        assert_eq!(asked("/most").await.unwrap().body.len(), MAX_BODY);
+        for (path, most) in [("/more", "4 MiB"), ("/headers", "32768")] {
+            let fault = asked(path).await.unwrap_err();
+            assert_eq!((fault.kind, &*fault.reason), (FaultKind::User, "AnswerTooLarge"));
+            let told = &fault.message;
+            assert!(told.contains(most) && told.contains("ask for less"), "{told}");
+        }
     }
 }

@@ -369,6 +369,7 @@ impl Work {
             engines: engines.collect(),
             calls: calls.collect(),
             fake: self.inventory.fake,
+            agent: String::new(),
         }
     }
 

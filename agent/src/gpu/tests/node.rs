@@ -65,7 +65,7 @@ pub(super) fn instruction(command: Command, spec: &EngineSpec) -> Option<Instruc
         Command::Stop { engine, order, limit, .. } => Instruction::Stop { engine, order, limit },
         Command::Run { action, engine, .. } => Instruction::Run { action, engine },
         Command::Cancel { action, engine, .. } => Instruction::Cancel { action, engine },
-        Command::Ended { .. } | Command::Drained(_) => return None,
+        Command::Ended { .. } | Command::Drained(_) | Command::Forgotten(_) => return None,
     })
 }
 
@@ -81,7 +81,13 @@ pub(super) fn config(services: usize, limits: Limits) -> Config {
     };
     let backoff = Backoff { first: Duration::from_millis(5), most: Duration::from_millis(50) };
     let services = (0..services).map(service).collect();
-    Config { services, max_actions: 1000, backoff, grace: Duration::from_secs(30) }
+    Config {
+        services,
+        max_actions: 1000,
+        backoff,
+        grace: Duration::from_secs(30),
+        forget: Duration::from_hours(1),
+    }
 }
 
 /// Remembers what was called where.

@@ -4,6 +4,7 @@
 mod chaos;
 mod checks;
 mod chunks;
+mod forgotten;
 mod movable;
 mod overlap;
 mod reports;

@@ -169,3 +169,28 @@ fn a_call_whose_node_is_back_in_time_goes_on() {
     world.settle();
     assert_eq!(world.result(0), Some(Ok(())));
 }
+
+#[test]
+fn what_nobody_waits_for_any_more_is_not_restored() {
+    let sizes = [("a", 4), ("b", 4), ("c", 4), ("d", 2)];
+    let services = sizes.map(|(name, bytes)| service(name, 1, &[(1, bytes, 0, 1)]));
+    let mut world = World::new(services.to_vec(), &[1]);
+    for n in 0..2 {
+        world.submit(n, kind(n, 1), 1000);
+        world.settle();
+    }
+    // While the fourth is launched, the third waits for that and for the first to leave.
+    world.submit(2, kind(3, 1), 1000);
+    world.submit(3, kind(2, 1), 1000);
+    assert_eq!(orders(&world), vec![Order::Launch; 3]);
+    world.send(Event::Cancel(action(3)));
+    world.settle();
+    assert_eq!(orders(&world), vec![Order::Launch; 3], "nothing was moved for nobody");
+    world.submit(4, kind(0, 1), 1000);
+    assert!(world.pool.runs_on(&action(4)).is_some(), "the first is where it was");
+    // Nor an engine that sleeps woken.
+    world.settle();
+    world.submit(5, kind(2, 1), 1000);
+    world.settle();
+    assert_eq!(orders(&world)[3..], [Order::Evict, Order::Launch]);
+}

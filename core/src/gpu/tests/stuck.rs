@@ -92,3 +92,22 @@ fn nothing_more_begins_beside_one_whose_state_is_unknown() {
     assert_eq!(world.pool.runs_on(&action(2)), world.pool.runs_on(&action(1)));
     assert_eq!(world.pool.stats().runs, 3);
 }
+
+#[test]
+fn the_memory_of_one_that_does_not_end_is_not_waited_for() {
+    let services = ["a", "b", "c", "d"].map(|name| service(name, 1, &[(1, 4, 0, 10)]));
+    let mut world = World::new(services.to_vec(), &[4]);
+    for n in 0..2 {
+        world.submit(n, kind(n, 1), 1000);
+        world.settle();
+    }
+    stick(&mut world, 2, 2);
+    // The node's memory is full: the one that was used least recently goes.
+    world.submit(3, kind(3, 1), 1000);
+    assert_eq!(world.tasks.last().map(|task| task.what), Some(Order::Stop));
+    world.report(0, Outcome::Good);
+    assert_eq!(world.tasks.last().map(|task| task.what), Some(Order::Launch));
+    world.report(0, Outcome::Good);
+    world.finish(0, true);
+    assert_eq!(world.result(3), Some(Ok(())));
+}

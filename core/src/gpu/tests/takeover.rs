@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::reports::Outcome;
 use super::rules::{orders, pair};
-use super::world::{HOST, MEMORY, World, action, kind, node, secs, services};
+use super::world::{HOST, MEMORY, World, action, index, kind, node, secs, services};
 use crate::gpu::{Adopted, EngineId, Event, Kind, Node, Order, Pool, Proof, Residency, Running};
 use crate::ids::{ActionId, NodeId};
 
@@ -15,7 +15,7 @@ impl World {
         if restarted {
             self.tasks.retain(|task| task.node != *name);
         }
-        let index: usize = name.as_str()[1..].parse().unwrap();
+        let index = index(name);
         let deadline = self.now + secs(200);
         let kinds = self.movable.clone();
         let moves = |kind: Kind| kinds.contains(&kind.service) && self.machines[name].moves;
@@ -45,7 +45,7 @@ impl World {
         // Memory of a process that is gone comes back with the agent.
         self.processes.retain(|_, process| process.chunk.node != index || !process.dead);
         let machine = self.machines.get_mut(name).unwrap();
-        machine.up = true;
+        (machine.up, machine.known) = (true, true);
         let (gpus, memory, host) = (machine.gpus, MEMORY, HOST);
         let lost = machine.lost.iter().copied().collect();
         let node = Node { name: name.clone(), gpus, memory, host, lost, engines };
@@ -149,6 +149,7 @@ fn a_call_that_has_ended_and_was_not_acknowledged_does_no_harm() {
 #[test]
 fn an_order_outlives_its_link() {
     let mut world = pair();
+    world.pool.config.forget = secs(2000);
     world.submit(0, kind(0, 1), 10_000);
     world.leave(&node(0));
     world.pass(secs(1000));

@@ -18,6 +18,8 @@ use crate::time::Time;
 pub(super) const MEMORY: u64 = 10;
 /// Bytes of a model's node.
 pub(super) const HOST: u64 = 30;
+/// How long a model's node may be away before it is forgotten.
+pub(super) const FORGET: Duration = Duration::from_secs(30);
 
 pub(super) fn secs(secs: u64) -> Duration {
     Duration::from_secs(secs)
@@ -29,6 +31,11 @@ pub(super) fn action(n: usize) -> ActionId {
 
 pub(super) fn node(n: usize) -> NodeId {
     NodeId::new(&format!("n{n}")).unwrap()
+}
+
+/// The place of a machine among all, which need not be that of its node in the pool's books.
+pub(super) fn index(name: &NodeId) -> usize {
+    name.as_str()[1..].parse().unwrap()
 }
 
 pub(super) fn kind(service: usize, gpus: u32) -> Kind {
@@ -94,6 +101,8 @@ pub(super) struct Task {
 pub(super) struct Machine {
     pub(super) gpus: u32,
     pub(super) up: bool,
+    /// The pool has it in its books.
+    pub(super) known: bool,
     pub(super) draining: bool,
     pub(super) lost: BTreeSet<u32>,
     /// Its agent and driver can move engines.
@@ -134,7 +143,7 @@ pub(super) struct World {
 impl World {
     pub(super) fn new(services: Vec<Service>, gpus: &[u32]) -> Self {
         let backoff = Backoff { first: secs(1), most: secs(8) };
-        let config = Config { services, max_actions: 100, backoff, grace: secs(2) };
+        let config = Config { services, max_actions: 100, backoff, grace: secs(2), forget: FORGET };
         let mut world = Self {
             pool: Pool::new(config.clone()),
             config,
@@ -159,7 +168,9 @@ impl World {
         };
         for (n, gpus) in gpus.iter().enumerate() {
             let lost = BTreeSet::new();
-            let machine = Machine { gpus: *gpus, up: false, draining: false, lost, moves: n == 0 };
+            let moves = n == 0;
+            let machine =
+                Machine { gpus: *gpus, up: false, known: false, draining: false, lost, moves };
             world.machines.insert(node(n), machine);
             world.join(&node(n), false);
         }
@@ -180,7 +191,8 @@ impl World {
     }
 
     pub(super) fn drain(&mut self, name: &NodeId, on: bool) {
-        self.machines.get_mut(name).unwrap().draining = on;
+        let machine = self.machines.get_mut(name).unwrap();
+        machine.draining = on && machine.known;
         self.send(Event::Drain { node: name.clone(), on });
     }
 
@@ -257,6 +269,7 @@ impl World {
                 assert!(self.ended.insert(action, result).is_none());
             }
             Command::Drained(node) => self.drained.push(node),
+            Command::Forgotten(node) => self.is_forgotten(&node),
             Command::Restore { node, .. }
             | Command::Evict { node, .. }
             | Command::Stop { node, .. }
@@ -265,6 +278,7 @@ impl World {
                 if !self.machines[&node].up => {}
             Command::Restore { engine, order, node, chunk, kind, launch, .. } => {
                 assert!(!self.machines[&node].draining, "{engine:?} is restored while draining");
+                let chunk = Chunk::new(index(&node), chunk.start(), chunk.degree()).unwrap();
                 self.restore(engine, chunk, kind, launch);
                 let what = if launch { Order::Launch } else { Order::Wake };
                 self.task(engine, node, order, what);

@@ -81,7 +81,8 @@ impl Pooled {
         let services = (0..args.services).map(service).collect();
         let backoff = Backoff { first: Duration::from_secs(1), most: Duration::from_secs(10) };
         let grace = Duration::from_secs(30);
-        let pool = Pool::new(Config { services, max_actions: ROOM, backoff, grace });
+        let forget = Duration::from_hours(1);
+        let pool = Pool::new(Config { services, max_actions: ROOM, backoff, grace, forget });
         // Room for as many as fit, and for what the others keep.
         let others = members.len().saturating_sub(args.fit()) as u64;
         let memory = args.fit() as u64 * awake + others * asleep;
@@ -222,7 +223,7 @@ impl Pooled {
                     ended.push((action, result));
                     continue;
                 }
-                Command::Drained(_) => continue,
+                Command::Drained(_) | Command::Forgotten(_) => continue,
             };
             self.commands.send(instruction).await.ok().context("the driver ended")?;
         }

@@ -146,6 +146,9 @@ impl Gpu {
                 // Who has gone does not want the answer.
                 let _gone = reply.send(self.cancel(&caller, &job, &action));
             }
+            Input::MayLink { node, agent, reply } => {
+                let _gone = reply.send(self.may_link(&node, &agent));
+            }
             Input::LinkUp { node, epoch, gpu, answered, outbox } => {
                 self.link_up(&node, epoch, &gpu, &answered, outbox);
             }

@@ -64,6 +64,7 @@ impl Gpu {
             }
             Command::Ended { action, result } => self.ended(&action, result),
             Command::Drained(node) => self.drained(at, &node),
+            Command::Forgotten(node) => self.forgotten(at, &node),
         }
     }
 

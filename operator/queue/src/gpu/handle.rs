@@ -40,6 +40,13 @@ pub(crate) enum Input {
         action: ActionId,
         reply: oneshot::Sender<bool>,
     },
+    /// Before a link is up: another agent may have the node.
+    MayLink {
+        node: NodeId,
+        /// Id of its state directory.
+        agent: String,
+        reply: oneshot::Sender<Result<(), Fault>>,
+    },
     LinkUp {
         node: NodeId,
         epoch: u64,
@@ -84,6 +91,13 @@ pub(crate) struct GpuHandle {
 impl GpuHandle {
     pub(crate) async fn send(&self, input: Input) -> Result<(), Fault> {
         self.inbox.send(input).await.map_err(|_| stopping())
+    }
+
+    /// Refuses an agent whose node is another's.
+    pub(crate) async fn may_link(&self, node: NodeId, agent: String) -> Result<(), Fault> {
+        let (reply, answer) = oneshot::channel();
+        self.send(Input::MayLink { node, agent, reply }).await?;
+        answer.await.map_err(|_| stopping())?
     }
 
     /// Calls a service; answers what its engine answered.

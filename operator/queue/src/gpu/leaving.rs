@@ -40,6 +40,17 @@ impl Gpu {
         self.release_if_done(at, node);
     }
 
+    /// The core knows nothing of a node any more.
+    pub(super) fn forgotten(&mut self, at: usize, node: &NodeId) {
+        let nodes = &mut self.pools[at].nodes;
+        // One that is about to end, and is still here, is told so yet.
+        if nodes.get(node).is_some_and(|known| !known.linked) {
+            nodes.remove(node);
+            tracing::info!(%node, "a node that stayed away is forgotten");
+        }
+        self.pools[at].tidy();
+    }
+
     /// Lets an agent end that said that it will, once nothing is left there.
     pub(super) fn release_if_done(&mut self, at: usize, node: &NodeId) {
         let of = |known: &Node| matches!(known.leaving, Some(Leaving::Alone | Leaving::Drained));

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use pb::agent_message::Message as FromAgent;
 use pb::queue_message::Message as ToAgent;
+use rollwright_core::fault::Fault;
 use rollwright_core::gpu::{Adopted, Degree, EngineId, Event, Kind, Node, OrderId, Running};
 use rollwright_core::ids::{ActionId, JobId, NodeId};
 use rollwright_core::time::Time;
@@ -25,11 +26,25 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The current link of a node.
 pub(super) struct Link {
     epoch: u64,
+    /// Id of the agent's state directory.
+    agent: String,
     pool: usize,
     outbox: Arc<Mailbox<pb::QueueMessage>>,
 }
 
 impl Gpu {
+    /// Whether an agent may link a node. Another one that is linked has the node's engines, of
+    /// which this one knows nothing.
+    pub(super) fn may_link(&self, node: &NodeId, agent: &str) -> Result<(), Fault> {
+        if self.links.get(node).is_none_or(|link| link.agent == agent) {
+            return Ok(());
+        }
+        let message = format!(
+            "another agent is linked as node `{node}` and has its engines: end that agent, or give this one another name"
+        );
+        Err(fault::user("NodeTaken", message))
+    }
+
     pub(super) fn link_up(
         &mut self,
         node: &NodeId,
@@ -41,12 +56,18 @@ impl Gpu {
         if self.links.get(node).is_some_and(|link| link.epoch > epoch) {
             return;
         }
+        if let Err(fault) = self.may_link(node, &gpu.agent) {
+            // Both came at once.
+            outbox.close(Some(fault));
+            return;
+        }
         let Some(at) = self.pools.iter().position(|pool| pool.name == gpu.pool) else {
             tracing::warn!(%node, pool = gpu.pool, "its GPUs are of no pool of this queue: they are not used");
             return;
         };
         tracing::info!(%node, gpus = gpu.gpus, fake = gpu.fake, engines = gpu.engines.len(), calls = gpu.calls.len(), "GPUs linked");
-        self.links.insert(node.clone(), Link { epoch, pool: at, outbox });
+        let agent = gpu.agent.clone();
+        self.links.insert(node.clone(), Link { epoch, agent, pool: at, outbox });
         self.away.remove(node);
         let now = self.now();
         let mut known = pool::Node {

@@ -15,6 +15,8 @@ use super::strays::Stray;
 const BACKOFF: Backoff = Backoff { first: Duration::from_secs(1), most: Duration::from_mins(1) };
 /// How long past an order's limit an agent may be silent, and a cancelled call may take.
 const GRACE: Duration = Duration::from_secs(10);
+/// How long a node may be away before it is forgotten: longer than one takes to be restarted.
+const FORGET: Duration = Duration::from_hours(1);
 
 /// A pool of GPUs.
 pub(super) struct Pool {
@@ -81,8 +83,13 @@ pub(super) struct Node {
 impl Pool {
     pub(super) fn new(config: GpuPool, epoch: u64) -> Self {
         let services = config.services.iter().map(|service| service.core.clone()).collect();
-        let core =
-            gpu::Config { services, max_actions: config.max_calls, backoff: BACKOFF, grace: GRACE };
+        let core = gpu::Config {
+            services,
+            max_actions: config.max_calls,
+            backoff: BACKOFF,
+            grace: GRACE,
+            forget: FORGET,
+        };
         Self {
             tallies: vec![Tally::default(); config.services.len()],
             name: config.name,

@@ -63,6 +63,11 @@ impl AgentLink for LinkApi {
             }
             gpu
         });
+        // One whose name is none is refused below.
+        if let (Some(gpu), Ok(node)) = (&gpu, NodeId::new(&hello.node)) {
+            let may = self.handle.gpu.may_link(node, gpu.agent.clone()).await;
+            may.map_err(|fault| status(&fault))?;
+        }
         let outbox = self.handle.link_mailbox();
         let reader = Reader(std::sync::Arc::clone(&outbox));
         let (handle, patience) = (self.handle.clone(), self.heartbeat * MISSING);

@@ -19,6 +19,8 @@ use crate::common::{self, until};
 /// What outlives a link: engines, calls, and what was told.
 pub struct Node {
     pub name: String,
+    /// Id of its agent's state directory.
+    pub agent: String,
     pub engines: BTreeMap<u64, pb::LiveEngine>,
     pub calls: BTreeMap<String, (pb::StartCall, Option<pb::CallEnded>)>,
     pub starts: Vec<String>,
@@ -43,6 +45,7 @@ impl Default for Node {
     fn default() -> Self {
         Self {
             name: "gpus".to_owned(),
+            agent: "one".to_owned(),
             engines: BTreeMap::new(),
             calls: BTreeMap::new(),
             starts: Vec::new(),
@@ -72,6 +75,10 @@ pub fn send(out: &mpsc::UnboundedSender<pb::AgentBatch>, message: ToQueue) {
 
 impl GpuAgent {
     pub async fn connect(dir: &Path, node: Arc<Mutex<Node>>) -> Self {
+        Self::try_connect(dir, node).await.unwrap()
+    }
+
+    pub async fn try_connect(dir: &Path, node: Arc<Mutex<Node>>) -> Result<Self, tonic::Status> {
         let channel = common::channel(dir.join("agents.sock")).await;
         let (out, messages) = mpsc::unbounded_channel();
         let (name, gpu, again) = {
@@ -89,6 +96,7 @@ impl GpuAgent {
                 host_bytes: 100,
                 engines: node.engines.values().cloned().collect(),
                 calls: calls.collect(),
+                agent: node.agent.clone(),
                 ..pb::GpuNode::default()
             };
             let ended = node.calls.values().filter_map(|(_, ended)| ended.clone());
@@ -106,8 +114,7 @@ impl GpuAgent {
         }
         let stream = UnboundedReceiverStream::new(messages);
         let client = AgentLinkClient::new(channel).max_decoding_message_size(16 << 20);
-        let mut link =
-            client.max_encoding_message_size(16 << 20).link(stream).await.unwrap().into_inner();
+        let mut link = client.max_encoding_message_size(16 << 20).link(stream).await?.into_inner();
         let (state, back) = (Arc::clone(&node), out.clone());
         let task = tokio::spawn(async move {
             let mut welcomed = false;
@@ -128,7 +135,7 @@ impl GpuAgent {
                 }
             }
         });
-        Self { node, out, task }
+        Ok(Self { node, out, task })
     }
 
     /// Ends a call of `/hold`.

@@ -245,3 +245,34 @@ async fn what_is_too_large_says_what_would_be_right() {
     assert!(status == 200 && body == largest.as_bytes());
     queue.stop().await;
 }
+
+#[tokio::test]
+async fn an_answer_that_is_too_large_is_the_callers_fault_for_callers_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let queue = TestQueue::start(config(dir, 100), dir).await;
+    let agent = GpuAgent::connect(dir, Arc::default()).await;
+    let path = dir.to_owned();
+    let asked =
+        tokio::spawn(async move { http(&path, "POST", "/v1/rewards/judge/hold", b"").await });
+    let started = || async { agent.node.lock().unwrap().starts.first().cloned() };
+    let id = until(started).await;
+    let start = agent.node.lock().unwrap().calls[&id].0.clone();
+    let fault = pb::Fault {
+        kind: Kind::User.into(),
+        reason: "AnswerTooLarge".to_owned(),
+        message: "larger than 4 MiB: ask for less".to_owned(),
+        retry_after: None,
+    };
+    let end = Some(pb::call_ended::End::Fault(fault));
+    send(&agent.out, ToQueue::CallEnded(pb::CallEnded { end, ..answer(&start) }));
+    // A status that no client tries again.
+    let (status, head, body) = asked.await.unwrap();
+    assert!(
+        status == 400 && head.contains("x-rollwright-fault: answertoolarge"),
+        "{status} {head}"
+    );
+    let told = String::from_utf8_lossy(&body).into_owned();
+    assert!(told.contains("\"user\"") && told.contains("ask for less"), "{told}");
+    queue.stop().await;
+}

@@ -11,6 +11,7 @@ mod leaving;
 mod look;
 mod metrics;
 mod restarts;
+mod twins;
 
 use std::collections::BTreeMap;
 use std::path::Path;
