@@ -13,7 +13,7 @@ use tonic::Status;
 use crate::{LIMIT, beside, fault, until_running};
 
 /// A GPU that holds one of them awake, on a node whose memory holds three of `one`.
-const NODE: Node = Node { gpus: 1, device: 60, host: 3 };
+const NODE: Node = Node { gpus: 1, device: 60, host: 3, keeps: false };
 
 fn services() -> Vec<Service> {
     let [one, two, big, wide, huge, heavy] =

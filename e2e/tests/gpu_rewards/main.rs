@@ -3,6 +3,7 @@
 
 mod failures;
 mod kills;
+mod requests;
 mod turns;
 
 use std::time::Duration;
