@@ -1,6 +1,7 @@
 //! Reward services on a **fake** of GPUs, with engine-sim processes as engines: through the
 //! queue, the link and the agent, as processes that are killed.
 
+mod drains;
 mod failures;
 mod kills;
 mod requests;
