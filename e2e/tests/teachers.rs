@@ -226,7 +226,7 @@ async fn a_batch_carries_what_teachers_and_a_reward_model_on_one_gpu_say() -> an
     let batch = gateway.take(2).await?;
     let groups = batch["groups"].as_array().context("no groups")?;
     let records: Vec<&Value> =
-        groups.iter().flat_map(|group| group["trajectories"].as_array()).flatten().collect();
+        groups.iter().filter_map(|group| group["trajectories"].as_array()).flatten().collect();
     ensure!(records.len() == 4, "{} records", records.len());
     for record in records {
         ensure_taught(record).await.with_context(|| record["id"].to_string())?;
