@@ -8,4 +8,6 @@ mod checkpoints;
 mod engines;
 mod machine;
 mod node;
+#[path = "../support/scores.rs"]
+mod scores;
 mod services;
