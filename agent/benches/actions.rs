@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use rollwright_agent::cgroup::SandboxCgroup;
 use rollwright_agent::session::{Connected, Session, SessionEvent};
 use rollwright_init::protocol::{Program, Start};
-use support::{Container, LIMIT, grant, helper};
+use support::helper::helper;
+use support::{Container, LIMIT, grant};
 
 /// Rounds of each way of the busy-loop comparison, and actions that are timed.
 const ROUNDS: usize = 15;

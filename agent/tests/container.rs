@@ -13,7 +13,8 @@ use std::process::{Command, Stdio};
 use rollwright_agent::cgroup::{Hierarchy, SandboxCgroup, container_cgroup};
 use rollwright_agent::session::{Connected, Session, SessionEvent};
 use rollwright_init::protocol::{End, Ended, Program, Start};
-use support::{LIMIT, grant, helper, skip, until};
+use support::helper::helper;
+use support::{LIMIT, grant, skip, until};
 
 /// A container, and the directory that holds its socket. Both gone at the end.
 struct Sandbox {

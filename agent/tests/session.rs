@@ -17,7 +17,8 @@ use rollwright_agent::session::{
 use rollwright_init::protocol::{
     End, Ended, FileFailureKind, Program, Start, StartFailureKind, Stream,
 };
-use support::{Container, LIMIT, grant, helper, skip};
+use support::helper::helper;
+use support::{Container, LIMIT, grant, skip};
 
 const USER: u32 = 1000;
 

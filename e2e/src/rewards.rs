@@ -1,8 +1,10 @@
 //! A queue with a pool of GPUs and an agent with a **fake** of GPUs, as processes of their own;
 //! engines are processes of engine-sim, a simulator.
 
-use std::fmt::Write as _;
+mod service;
+
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use rollwright_proto::v1::{
@@ -10,40 +12,19 @@ use rollwright_proto::v1::{
     StatsResponse,
 };
 
+use serde_json::{Value, json};
 use tokio::process::{Child, Command};
 
 use crate::client::Client;
 use crate::docker;
 use crate::pair::Pair;
-use crate::program::program;
+use crate::program::terminate;
+use crate::wait;
+use service::{MARK, manifest};
+pub use service::{Service, documents};
 
-/// Environment variable of our engines.
-const MARK: &str = "ROLLWRIGHT_TEST";
-
-/// A reward service of the test: an engine-sim.
-#[derive(Debug, Clone)]
-pub struct Service {
-    /// Its name, and its model's.
-    pub name: String,
-    /// GPUs that its engines may have.
-    pub degrees: Vec<u32>,
-    /// GiB of each GPU, awake; asleep it keeps one.
-    pub device: u32,
-    /// GiB of the node's memory as long as its process lives.
-    pub host: u32,
-    /// Milliseconds that a token takes.
-    pub step_ms: u32,
-    /// Seconds that a sleeping engine may take to come back.
-    pub wake: u32,
-}
-
-impl Service {
-    /// A fast one, of which a GPU of 80 GiB holds one awake.
-    pub fn new(name: &str, degrees: &[u32]) -> Self {
-        let (name, degrees) = (name.to_owned(), degrees.to_vec());
-        Self { name, degrees, device: 50, host: 1, step_ms: 1, wake: 60 }
-    }
-}
+/// Never reached by a test that passes.
+const LIMIT: Duration = Duration::from_mins(2);
 
 /// A caller.
 #[derive(Debug, Clone)]
@@ -65,23 +46,28 @@ pub struct Node {
     pub device: u32,
     /// GiB of its memory for engines.
     pub host: u32,
+    /// Engines outlive an agent that is told to end; else they end with it.
+    pub keeps: bool,
 }
 
 impl Node {
     fn offer(self, agent: &mut Command, policy: &Path) {
-        let Self { gpus, device, host } = self;
+        let Self { gpus, device, host, keeps } = self;
         agent
             .args(["--fake-gpus", &format!("{gpus}:{device}Gi")])
             .args(["--fake-bandwidth", "1000000000000"])
             .args(["--engine-memory-mib", &(u64::from(host) << 10).to_string()])
             .arg("--policy")
             .arg(policy)
-            .args(["--docker-socket", docker::SOCKET, "--remove-on-exit"]);
+            .args(["--docker-socket", docker::SOCKET]);
+        if !keeps {
+            agent.arg("--remove-on-exit");
+        }
     }
 
     /// GPUs of 80 GiB, and memory for all engines.
     pub fn of(gpus: u32) -> Self {
-        Self { gpus, device: 80, host: 1024 }
+        Self { gpus, device: 80, host: 1024, keeps: false }
     }
 }
 
@@ -99,7 +85,8 @@ impl Rewards {
         Ok(rewards)
     }
 
-    fn manifests(&self) -> PathBuf {
+    /// The directory of the queue's manifests: the queue `rewards`, its pool and services.
+    pub fn manifests(&self) -> PathBuf {
         self.pair.dir().join("manifests")
     }
 
@@ -112,6 +99,21 @@ impl Rewards {
     pub fn start_agent(&mut self) -> anyhow::Result<()> {
         let (node, policy) = (self.node, self.policy());
         self.pair.start_agent("judges", |agent| node.offer(agent, &policy))
+    }
+
+    /// Starts an agent of another node like the first, and waits until it is linked. It is
+    /// killed when it is dropped.
+    pub async fn start_second(&mut self) -> anyhow::Result<Second> {
+        let mut command = self.pair.agent("judges", "second")?;
+        self.node.offer(&mut command, &self.policy());
+        let process = command.spawn().context("the second agent does not start")?;
+        self.two_linked().await?;
+        Ok(Second { process, failures: Failures(self.pair.dir().join("second/fake-gpus")) })
+    }
+
+    async fn two_linked(&mut self) -> anyhow::Result<()> {
+        let linked = |stats: &StatsResponse| stats.gpu_pools.iter().any(|pool| pool.nodes == 2);
+        self.pair.until("both nodes are linked", linked).await
     }
 
     /// Starts an agent of another node that takes the first one's engines to be its own, and
@@ -129,8 +131,7 @@ impl Rewards {
         let mut command = self.pair.agent("judges", "impostor")?;
         self.node.offer(&mut command, &self.policy());
         let impostor = command.spawn().context("the impostor does not start")?;
-        let linked = |stats: &StatsResponse| stats.gpu_pools.iter().any(|pool| pool.nodes == 2);
-        self.pair.until("the impostor is linked", linked).await?;
+        self.two_linked().await?;
         Ok(impostor)
     }
 
@@ -154,22 +155,19 @@ impl Rewards {
         Ok(Calls(self.pair.client().await?))
     }
 
-    /// Orders a failure of the fake: see `rollwright_agent::gpu::fake::FakeFailure`.
+    /// What goes wrong on the fake of the first agent's node.
+    pub fn failures(&self) -> Failures {
+        Failures(self.pair.dir().join("agent/fake-gpus"))
+    }
+
+    /// [`Failures::order`] at the first agent's node.
     pub fn fail(&self, failure: &str) -> anyhow::Result<()> {
-        std::fs::create_dir_all(self.failures())?;
-        Ok(std::fs::write(self.failures().join(failure), "")?)
+        self.failures().order(failure)
     }
 
-    /// Takes back what [`Self::fail`] ordered, if it has not happened yet; a lost GPU is back.
+    /// [`Failures::heal`] at the first agent's node.
     pub fn heal(&self, failure: &str) -> anyhow::Result<()> {
-        match std::fs::remove_file(self.failures().join(failure)) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.into()),
-            _ => Ok(()),
-        }
-    }
-
-    fn failures(&self) -> PathBuf {
-        self.pair.dir().join("agent/fake-gpus")
+        self.failures().heal(failure)
     }
 
     /// SIGKILL to the queue.
@@ -182,7 +180,8 @@ impl Rewards {
         self.pair.kill_agent().await
     }
 
-    /// SIGTERM to the agent; returns when it has ended. Its engines end with it.
+    /// SIGTERM to the agent; returns when it has ended. Its engines end with it, unless its
+    /// node [keeps](Node::keeps) them.
     pub async fn end_agent(&mut self) -> anyhow::Result<()> {
         self.pair.end_agent().await
     }
@@ -190,6 +189,47 @@ impl Rewards {
     /// Ends all, engines too.
     pub async fn stop(mut self) -> anyhow::Result<()> {
         self.pair.stop().await
+    }
+}
+
+/// An agent beside the first.
+#[derive(Debug)]
+pub struct Second {
+    process: Child,
+    /// What goes wrong on its node.
+    pub failures: Failures,
+}
+
+impl Second {
+    /// SIGTERM; returns when it has ended well.
+    pub async fn end(self) -> anyhow::Result<()> {
+        terminate(self.process).await
+    }
+}
+
+/// What goes wrong on a fake of GPUs, on order.
+#[derive(Debug)]
+pub struct Failures(PathBuf);
+
+impl Failures {
+    /// Orders a failure: see `rollwright_agent::gpu::fake::FakeFailure`.
+    pub fn order(&self, failure: &str) -> anyhow::Result<()> {
+        std::fs::create_dir_all(&self.0)?;
+        Ok(std::fs::write(self.0.join(failure), "")?)
+    }
+
+    /// Waits until what was ordered happens.
+    pub async fn happened(&self, failure: &str) -> anyhow::Result<()> {
+        let order = self.0.join(failure);
+        wait::until(failure, LIMIT, async || Ok(!order.exists())).await
+    }
+
+    /// Takes back what was ordered, if it has not happened yet; a lost GPU is back.
+    pub fn heal(&self, failure: &str) -> anyhow::Result<()> {
+        match std::fs::remove_file(self.0.join(failure)) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.into()),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -265,75 +305,21 @@ impl Calls {
 
 /// A request for `tokens` tokens.
 pub fn completion(id: &str, service: &str, tokens: u32) -> CallRequest {
-    let body = serde_json::json!({
+    let body = json!({
         "model": service, "prompt": format!("rate this: {id}"), "max_tokens": tokens
     });
+    post(id, service, "/v1/completions", &body)
+}
+
+/// A `POST` of JSON to a path of a service. Its engine records the id.
+pub fn post(id: &str, service: &str, path: &str, body: &Value) -> CallRequest {
     let header = |name: &str, value: &str| CallHeader { name: name.into(), value: value.into() };
     CallRequest {
         action_id: id.to_owned(),
         service: service.to_owned(),
-        path: "/v1/completions".to_owned(),
-        headers: vec![header("content-type", "application/json")],
+        path: path.to_owned(),
+        headers: vec![header("content-type", "application/json"), header("x-request-id", id)],
         body: body.to_string().into(),
         ..CallRequest::default()
     }
-}
-
-fn manifest(services: &[Service], dir: &Path) -> anyhow::Result<String> {
-    let queue = "apiVersion: rollwright.dev/v1alpha1
-kind: ActionQueue
-metadata: {name: rewards}
-spec:
-  pools: [judges]
-";
-    Ok(format!("{queue}---\n{}", documents("rewards", services, dir)?))
-}
-
-/// The pool `judges` and the services of a queue, whose engines are known by `dir`.
-pub fn documents(queue: &str, services: &[Service], dir: &Path) -> anyhow::Result<String> {
-    let mut text = String::from(
-        "apiVersion: rollwright.dev/v1alpha1
-kind: ResourcePool
-metadata: {name: judges}
-spec:
-  gpu:
-    class: fake
-    profile: {tflops: 1, hbm: 80Gi, hbmTbps: 1}
-    gpusPerNode: 8
-    hosts: [Reward]
-",
-    );
-    let program = program("engine-sim")?;
-    for Service { name, degrees, device, host, step_ms, wake } in services {
-        let (program, dir) = (program.display(), dir.display());
-        write!(
-            text,
-            "---
-apiVersion: rollwright.dev/v1alpha1
-kind: RewardService
-metadata: {{name: {name}}}
-spec:
-  gpu:
-    queue: {queue}
-    pool: judges
-    model: {{path: {name}}}
-    engine:
-      type: OpenAI
-      image: process
-      args: [\"{program}\", --host, \"{{host}}\", --port, \"{{port}}\", --model, {name},
-        --mean-tokens, \"0\", --step-ms, \"{step_ms}\"]
-      env: {{{MARK}: \"{dir}\"}}
-    degrees: {degrees:?}
-    footprints:
-"
-        )?;
-        for degree in degrees {
-            writeln!(
-                text,
-                "      - {{degree: {degree}, device: {device}Gi, residue: 1Gi, host: {host}Gi}}"
-            )?;
-        }
-        writeln!(text, "    limits: {{launch: 2m, wake: {wake}s, evict: 1m, stop: 1m}}")?;
-    }
-    Ok(text)
 }

@@ -148,3 +148,101 @@ async fn teachers_behind_a_queue_share_a_gpu_and_one_nobody_waits_for_is_free() 
     .await?;
     rewards.stop().await
 }
+
+/// Three teachers and a reward model, each with weights of its own.
+const SCHOOL: [(&str, &str, u64); 4] = [
+    ("code", "LogProbs", 3),
+    ("proof", "LogProbs", 5),
+    ("style", "LogProbs", 7),
+    ("judge", "Pooling", 2),
+];
+
+/// What an engine with these weights says of ids, asked directly.
+async fn direct(name: &str, version: u64, path: &str, body: Value) -> anyhow::Result<Value> {
+    let config = Config { model: name.to_owned(), version, ..Config::default() };
+    let engine = EngineSim::start(config).await?;
+    let http = reqwest::Client::builder().no_proxy().timeout(LIMIT).build()?;
+    let reply = http.post(format!("{}{path}", engine.url())).json(&body).send().await?;
+    Ok(reply.error_for_status()?.json().await?)
+}
+
+/// A record holds what each of [`SCHOOL`] says of its tokens, bit for bit.
+async fn ensure_taught(record: &Value) -> anyhow::Result<()> {
+    let tokens = Record::check(record)?;
+    let said = record["teacher_logprobs"].as_object().context("no teacher")?;
+    ensure!(said.keys().eq(["code", "proof", "style"]), "{:?}", said.keys());
+    for (name, ask, version) in SCHOOL {
+        if ask == "Pooling" {
+            let body = json!({"input": tokens.ids, "use_activation": false});
+            let wanted = direct(name, version, "/pooling", body).await?;
+            let rows = wanted["data"][0]["data"].as_array().context("no rows")?;
+            let last = rows.last().and_then(|row| row[0].as_f64());
+            let bits = |number: Option<f64>| number.map(f64::to_bits);
+            ensure!(bits(record["reward"].as_f64()) == bits(last), "{} {last:?}", record["reward"]);
+            continue;
+        }
+        let body = json!({"prompt": tokens.ids, "max_tokens": 1, "prompt_logprobs": 0});
+        let wanted = direct(name, version, "/v1/completions", body).await?;
+        let wanted = &wanted["choices"][0]["prompt_logprobs"];
+        let said = numbers(&said[name])?;
+        ensure!(said.len() == tokens.ids.len(), "{name}: {} numbers", said.len());
+        for (at, (said, id)) in said.into_iter().zip(&tokens.ids).enumerate() {
+            let wanted = wanted[at][id.to_string()]["logprob"].as_f64();
+            let wanted = wanted.filter(|_| tokens.said[at].is_some());
+            let bits = |number: Option<f64>| number.map(|number| (number as f32).to_bits());
+            ensure!(bits(said) == bits(wanted), "{name}, token {at}: {said:?} for {wanted:?}");
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_batch_carries_what_teachers_and_a_reward_model_on_one_gpu_say() -> anyhow::Result<()> {
+    let services =
+        SCHOOL.map(|(name, ask, version)| Service { ask, version, ..Service::new(name, &[1]) });
+    let mut rewards = Rewards::start("school", Node::of(1), &services).await?;
+    rewards.linked().await?;
+    let engine = EngineSim::start(Config { mean_tokens: 0, ..Config::default() }).await?;
+    let names = SCHOOL.map(|(name, ..)| name.to_owned()).to_vec();
+    let setup = Setup {
+        queue: Some(rewards.socket()),
+        queued: Some((rewards.manifests(), names)),
+        ..Setup::before(std::slice::from_ref(&engine))
+    };
+    let gateway = Gateway::start(setup.rollout(json!({"groupSize": 2, "batchGroups": 2}))).await?;
+    for group in ["g", "h"] {
+        for trajectory in gateway.open(&json!({"id": group})).await? {
+            // Two turns: what each of them generated is taught, and nothing between.
+            let mut talk = chat(&format!("prove {trajectory}"), 12);
+            let said = gateway.turn(&trajectory, &talk).await?;
+            let messages = talk["messages"].as_array_mut().context("no messages")?;
+            messages.push(json!({"role": "assistant", "content": said}));
+            messages.push(json!({"role": "user", "content": "go on"}));
+            gateway.turn(&trajectory, &talk).await?;
+            let (status, reply) = gateway.tell(&trajectory, "complete", &json!({})).await?;
+            ensure!(status == 202, "{reply}");
+        }
+    }
+    let batch = gateway.take(2).await?;
+    let groups = batch["groups"].as_array().context("no groups")?;
+    let records: Vec<&Value> =
+        groups.iter().filter_map(|group| group["trajectories"].as_array()).flatten().collect();
+    ensure!(records.len() == 4, "{} records", records.len());
+    for record in records {
+        ensure_taught(record).await.with_context(|| record["id"].to_string())?;
+        let mask = record["loss_mask"].as_array().context("no mask")?;
+        let turns = mask.chunk_by(|one, two| one == two).filter(|part| part[0] == json!(1));
+        ensure!(turns.count() == 2, "{mask:?}");
+    }
+    // Nobody was asked twice, and the GPU held one of them at a time.
+    let calls = rewards.calls().await?;
+    for (name, ..) in SCHOOL {
+        let service = calls.service(name).await?;
+        ensure!(service.calls == 4 && service.restores > 0 && service.failures == 0, "{service:?}");
+    }
+    let evictions = calls.pool().await?.services.iter().map(|of| of.evictions).sum::<u64>();
+    ensure!(evictions >= 3, "{evictions}");
+    gateway.acknowledge(&batch).await?;
+    gateway.stop().await?;
+    rewards.stop().await
+}

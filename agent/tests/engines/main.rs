@@ -8,3 +8,5 @@ mod containers;
 mod docker;
 mod pinned;
 mod processes;
+#[path = "../support/scores.rs"]
+mod scores;

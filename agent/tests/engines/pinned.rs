@@ -6,14 +6,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-use http_body_util::{BodyExt as _, Full};
-use hyper_util::client::legacy::Client;
-use hyper_util::rt::TokioExecutor;
+use rollwright_agent::gpu::EngineSpec;
 use rollwright_agent::gpu::spec::{EvictBy, Needs, Probe};
-use rollwright_agent::gpu::{EngineSpec, Station};
 use rollwright_core::gpu::{EngineId, Footprint, Limits};
 
 use crate::common::{LIMIT, StateDir, chunk, spec, station};
+use crate::scores::scores;
 
 /// Weights of a little more than two megabytes, on GPUs of ten.
 const BYTES: &str = "2300000";
@@ -56,19 +54,6 @@ fn engine(python: &str, model: &Path, evict: EvictBy) -> Arc<EngineSpec> {
         footprint: Needs { device: 4 << 20, residue: 0, host: 1 },
         ..spec(&[&args[..], &["--device", "cpu"]].concat())
     })
-}
-
-async fn scores(station: &Station, engine: EngineId) -> Result<String, u16> {
-    let url = format!("{}/score", station.backend.address(engine).await.unwrap());
-    let body = r#"{"text_1": "which is better?", "text_2": ["this one", "that one"]}"#;
-    let request = axum::http::Request::post(url).body(Full::from(body)).unwrap();
-    let client: Client<_, Full<axum::body::Bytes>> =
-        Client::builder(TokioExecutor::new()).build_http();
-    let reply = client.request(request).await.unwrap();
-    let status = reply.status();
-    let body = reply.into_body().collect().await.unwrap().to_bytes();
-    let text = String::from_utf8(body.to_vec()).unwrap();
-    if status.is_success() { Ok(text) } else { Err(status.as_u16()) }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -6,8 +6,9 @@ use rollwright_agent::gpu::cuda::{Checkpoints as _, DriverCheckpoints, ProcessSt
 use rollwright_agent::gpu::spec::EvictBy;
 use rollwright_core::gpu::EngineId;
 
-use crate::engines::{held, launch, model, scores, station};
+use crate::engines::{held, launch, model, station};
 use crate::machine::{CONTEXT, Machine, is_ordered, order, python};
+use crate::scores::scores;
 
 const ENGINE: EngineId = EngineId(4);
 

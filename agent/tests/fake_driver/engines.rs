@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-use http_body_util::{BodyExt as _, Full};
+use http_body_util::Full;
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use rollwright_agent::docker::labels::Owner;
@@ -119,20 +119,6 @@ pub(crate) async fn end(station: &Station, engine: EngineId) -> Result<u64, Trou
 pub(crate) async fn held(station: &Station, engine: EngineId) -> u64 {
     let at = station.backend.occupant(engine).await.unwrap();
     station.device.held(engine, at.as_ref()).await.unwrap()
-}
-
-/// What an engine answers; the status of one that does not.
-pub(crate) async fn scores(station: &Station, engine: EngineId) -> Result<String, u16> {
-    let url = format!("{}/score", station.backend.address(engine).await.unwrap());
-    let body = r#"{"text_1": "which is better?", "text_2": ["this one", "that one"]}"#;
-    let request = axum::http::Request::post(url).body(Full::from(body)).unwrap();
-    let client: Client<_, Full<axum::body::Bytes>> =
-        Client::builder(TokioExecutor::new()).build_http();
-    let reply = client.request(request).await.unwrap();
-    let status = reply.status();
-    let body = reply.into_body().collect().await.unwrap().to_bytes();
-    let text = String::from_utf8(body.to_vec()).unwrap();
-    if status.is_success() { Ok(text) } else { Err(status.as_u16()) }
 }
 
 /// Posts nothing to an address of an engine.

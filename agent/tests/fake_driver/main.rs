@@ -9,4 +9,6 @@ mod engines;
 mod machine;
 mod moves;
 mod node;
+#[path = "../support/scores.rs"]
+mod scores;
 mod services;

@@ -4,8 +4,9 @@
 use rollwright_agent::gpu::spec::EvictBy;
 use rollwright_core::gpu::EngineId;
 
-use crate::engines::{end, held, launch, model, scores, station};
+use crate::engines::{end, held, launch, model, station};
 use crate::machine::{CONTEXT, LIMIT, Machine, python};
+use crate::scores::scores;
 
 const BLOCK: u64 = 256 << 20;
 /// Two blocks, of which each model takes one.

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::Command as Process;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -21,6 +20,7 @@ use tokio::sync::mpsc;
 
 use crate::docker::busybox;
 pub(crate) use crate::docker::docker;
+use crate::helper::helper;
 
 /// Generous: a slow machine is no failure.
 pub(crate) const LIMIT: Duration = Duration::from_mins(2);
@@ -53,27 +53,6 @@ fn image() {
     });
 }
 
-/// The helper, linked statically as it is shipped, or the one that is named.
-fn helper() -> PathBuf {
-    static HELPER: OnceLock<PathBuf> = OnceLock::new();
-    HELPER
-        .get_or_init(|| {
-            if let Some(named) = std::env::var_os("ROLLWRIGHT_INIT") {
-                return named.into();
-            }
-            let status = Process::new(env!("CARGO"))
-                .args(["rustc", "-q", "-p", "rollwright-init", "--bin", "rollwright-init"])
-                .args(["--", "-C", "target-feature=+crt-static"])
-                .current_dir(env!("CARGO_MANIFEST_DIR"))
-                .status()
-                .unwrap();
-            assert!(status.success());
-            let test = std::env::current_exe().unwrap();
-            test.parent().and_then(Path::parent).unwrap().join("rollwright-init")
-        })
-        .clone()
-}
-
 /// A node and the queue's end of its link.
 pub(crate) struct TestNode {
     pub(crate) config: AgentConfig,
@@ -101,7 +80,7 @@ impl TestNode {
         let state = tempfile::Builder::new().prefix("rwt").tempdir().unwrap();
         let mut config = AgentConfig::new(format!("test-{:08x}", rand::random::<u32>()));
         config.state_dir = state.path().to_owned();
-        config.init = helper();
+        config.init = helper().to_owned();
         config.remove_on_exit = true;
         change(&mut config);
         Some(Self::with(config, Some(state)).await)

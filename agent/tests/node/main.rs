@@ -6,6 +6,8 @@ mod actions;
 mod common;
 #[path = "../support/docker.rs"]
 mod docker;
+#[path = "../support/helper.rs"]
+mod helper;
 mod idle;
 mod link;
 mod network;

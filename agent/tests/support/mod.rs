@@ -2,11 +2,12 @@
 #![allow(dead_code, reason = "each user of this module needs another part of it")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
+pub(crate) mod helper;
+
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -203,23 +204,4 @@ pub(crate) fn until(mut condition: impl FnMut() -> bool) -> bool {
 
 pub(crate) fn grant(cores: &[u32], units: f64) -> CpuGrant {
     CpuGrant { cores: cores.iter().copied().collect(), units }
-}
-
-/// The helper, linked statically as it is shipped; or the one that `ROLLWRIGHT_INIT` names.
-pub(crate) fn helper() -> &'static Path {
-    static HELPER: OnceLock<PathBuf> = OnceLock::new();
-    HELPER.get_or_init(|| {
-        if let Some(given) = std::env::var_os("ROLLWRIGHT_INIT") {
-            return given.into();
-        }
-        let status = Command::new(env!("CARGO"))
-            .args(["rustc", "-q", "-p", "rollwright-init", "--bin", "rollwright-init"])
-            .args(["--", "-C", "target-feature=+crt-static"])
-            .current_dir(env!("CARGO_MANIFEST_DIR"))
-            .status()
-            .unwrap();
-        assert!(status.success());
-        let test = std::env::current_exe().unwrap();
-        test.parent().and_then(Path::parent).unwrap().join("rollwright-init")
-    })
 }

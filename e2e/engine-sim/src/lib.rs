@@ -40,7 +40,9 @@ mod tokenizer;
 pub use config::{Capacity, Config, Dialect, Disaggregation, Fast, Latency, Part};
 pub use fault::{Fault, FaultKind};
 pub use ledger::{CallRecord, Outcome, RequestRecord, Violation, ViolationKind};
-pub use policy::{ContextHash, Policy, Sample, logprob, logprobs_of, version_of_logprob};
+pub use policy::{
+    ContextHash, Policy, Sample, logprob, logprobs_of, rewards_of, version_of_logprob,
+};
 pub use script::{Cue, Script, ScriptError, ScriptFile};
 pub use server::{EngineSim, StartError};
 pub use template::{Message, Turn};

@@ -85,6 +85,18 @@ pub fn logprobs_of(tokens: &[Token], version: u64) -> Vec<Option<f64>> {
     each.collect()
 }
 
+/// What a reward model says of a text after each of its tokens: numbers in [-4, 4) that
+/// depend on the tokens so far and the weight version.
+pub fn rewards_of(tokens: &[Token], version: u64) -> Vec<f64> {
+    let mut context = ContextHash::of(&[]);
+    let each = tokens.iter().map(|&token| {
+        context.push(token);
+        // A part of a power of two: any reader of JSON reads it exactly.
+        (mix(context.0 ^ mix(version)) % 8192) as f64 / 1024.0 - 4.0
+    });
+    each.collect()
+}
+
 /// The weight version that made a token of this log-prob.
 pub fn version_of_logprob(logprob: f64) -> u64 {
     (-logprob).floor().max(0.0) as u64

@@ -22,6 +22,8 @@ pub struct Setup {
     pub teachers: Vec<(&'static str, &'static str, String)>,
     /// The socket of an action queue.
     pub queue: Option<PathBuf>,
+    /// Reward services of that queue: the directory of its manifests, and their names.
+    pub queued: Option<(PathBuf, Vec<String>)>,
 }
 
 impl Setup {
@@ -49,13 +51,16 @@ impl Setup {
             "rollout": rollout,
         });
         let judge = self.reward.is_some().then_some("judge");
+        let queued = self.queued.iter().flat_map(|(_, names)| names).map(String::as_str);
         let names = judge.into_iter().chain(self.teachers.iter().map(|(name, ..)| *name));
+        let names = names.chain(queued);
         let services: Vec<Value> = names.map(|name| json!({"name": name})).collect();
         if !services.is_empty() {
             spec["rewardServices"] = services.into();
         }
         if self.queue.is_some() {
-            spec["actionQueue"] = json!({"name": "test"});
+            let name = if self.queued.is_some() { "rewards" } else { "test" };
+            spec["actionQueue"] = json!({"name": name});
         }
         json!({"apiVersion": "rollwright.dev/v1alpha1", "kind": "RolloutJob",
             "metadata": {"name": JOB}, "spec": spec})
@@ -84,7 +89,9 @@ impl Setup {
                 "footprints": [{"degree": 1, "device": "16Gi"}]}}});
             std::fs::write(dir.join(format!("{name}.yaml")), teacher.to_string())?;
         }
-        if self.queue.is_some() {
+        if let Some((manifests, _)) = &self.queued {
+            std::fs::copy(manifests.join("all.yaml"), dir.join("queue.yaml"))?;
+        } else if self.queue.is_some() {
             let queue = Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests/queue.yaml");
             std::fs::copy(queue, dir.join("queue.yaml"))?;
         }

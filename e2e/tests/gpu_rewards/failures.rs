@@ -13,7 +13,7 @@ use tonic::Status;
 use crate::{LIMIT, beside, fault, until_running};
 
 /// A GPU that holds one of them awake, on a node whose memory holds three of `one`.
-const NODE: Node = Node { gpus: 1, device: 60, host: 3 };
+const NODE: Node = Node { gpus: 1, device: 60, host: 3, keeps: false };
 
 fn services() -> Vec<Service> {
     let [one, two, big, wide, huge, heavy] =
@@ -88,10 +88,40 @@ async fn failures_of_engines_and_gpus_are_faults_or_are_waited_out() -> anyhow::
     ill.served("one", "WakesMute", "one", "EngineMute").await?;
     ill.served("two", "WakeHangs", "two", "WakeTimedOut").await?;
     ill.served("one", "MemoryError", "one", "GpuLost").await?;
+    a_crash_loop(&mut ill).await?;
     short_of_host_memory(&mut ill).await?;
     a_gpu_falls_off(&ill).await?;
     what_can_never_run_is_refused(&ill.calls).await?;
     ill.rewards.stop().await
+}
+
+/// An engine dies whenever it is restored. It is tried again; who waits until a deadline hears
+/// why, and who waits longer is served once it lives.
+async fn a_crash_loop(ill: &mut Ill) -> anyhow::Result<()> {
+    ensure!(ill.call("two").await??.status == 200);
+    let before = ill.calls.service("one").await?.failures;
+    let patient = ill.call("one");
+    wait::until("it dies again and again", LIMIT, async || {
+        ill.rewards.fail("DiesRestoring")?;
+        Ok(ill.calls.service("one").await?.failures >= before + 2)
+    })
+    .await?;
+    let deadline = Some(prost_types::Duration { seconds: 1, nanos: 0 });
+    let late = CallRequest { queue_deadline: deadline, ..completion("late", "one", 1) };
+    let caller = ill.calls.clone();
+    let late = tokio::spawn(async move { caller.call(late).await });
+    wait::until("its deadline passes", LIMIT, async || {
+        ill.rewards.fail("DiesRestoring")?;
+        Ok(late.is_finished())
+    })
+    .await?;
+    let fault = fault(&late.await?.expect_err("it never came up"));
+    let wanted = (Kind::Infrastructure, "EngineDied");
+    ensure!((fault.kind(), fault.reason.as_str()) == wanted, "{fault:?}");
+    ensure!(!patient.is_finished(), "it goes on waiting");
+    ill.rewards.heal("DiesRestoring")?;
+    ensure!(patient.await??.status == 200);
+    Ok(())
 }
 
 /// The node's memory holds two of three services: sleepers are ended for one that has no engine.

@@ -1,8 +1,10 @@
 //! Reward services on a **fake** of GPUs, with engine-sim processes as engines: through the
 //! queue, the link and the agent, as processes that are killed.
 
+mod drains;
 mod failures;
 mod kills;
+mod requests;
 mod turns;
 
 use std::time::Duration;

@@ -10,9 +10,10 @@ use tokio::task::JoinSet;
 
 use crate::LIMIT;
 
-/// As an MOPD-like load has them: ten models of which a GPU holds one, 18 GPUs wide together.
+/// As an MOPD-like load has them: ten models of which a GPU holds one, 25 GPUs wide together,
+/// and the last on all eight.
 fn ten() -> Vec<Service> {
-    let degrees = [[1].as_slice(), &[1], &[1], &[1], &[1], &[1, 2], &[2], &[2], &[4], &[4]];
+    let degrees = [[1].as_slice(), &[1], &[1], &[1], &[1], &[1, 2], &[2], &[2], &[4], &[8]];
     let named = degrees.iter().enumerate();
     named.map(|(n, degrees)| Service::new(&format!("judge-{n}"), degrees)).collect()
 }
@@ -22,13 +23,14 @@ fn gpus(engine: &EngineStats) -> BTreeSet<u32> {
     (engine.first_gpu..engine.first_gpu + engine.degree).collect()
 }
 
-/// No two engines execute on one GPU.
+/// No two engines execute, or are resident, on one GPU: it holds one of them.
 fn one_at_a_time(engines: &[EngineStats]) -> anyhow::Result<()> {
-    let busy: Vec<&EngineStats> = engines.iter().filter(|engine| engine.running > 0).collect();
-    for (at, one) in busy.iter().enumerate() {
-        ensure!(one.running == 1, "{one:?} executes more than its batch");
-        let shared = busy[at + 1..].iter().find(|two| !gpus(one).is_disjoint(&gpus(two)));
-        ensure!(shared.is_none(), "{one:?} and {shared:?} execute on one GPU");
+    let there = |engine: &&EngineStats| engine.running > 0 || engine.residency == "Resident";
+    let there: Vec<&EngineStats> = engines.iter().filter(there).collect();
+    for (at, one) in there.iter().enumerate() {
+        ensure!(one.running <= 1, "{one:?} executes more than its batch");
+        let shared = there[at + 1..].iter().find(|two| !gpus(one).is_disjoint(&gpus(two)));
+        ensure!(shared.is_none(), "{one:?} and {shared:?} are on one GPU");
     }
     Ok(())
 }
@@ -50,12 +52,19 @@ async fn ten_services_take_turns_on_eight_gpus_and_survive_kills() -> anyhow::Re
         }
     }
     let mut answers: BTreeMap<String, Vec<Vec<u8>>> = BTreeMap::new();
+    // GPUs of each service's engines while they executed.
+    let mut seen: BTreeMap<String, BTreeSet<u32>> = BTreeMap::new();
     while !running.is_empty() {
         tokio::select! {
             Some(ended) = running.join_next() => {
                 let (id, answer) = ended?;
                 let answer = answer.with_context(|| format!("call {id}"))?;
                 ensure!(answer.status == 200, "{id}: {answer:?}");
+                let service = format!("judge-{}", &id[id.len() - 1..]);
+                ensure!(ten().iter().any(|of| {
+                    of.name == service && of.degrees.contains(&answer.degree)
+                }), "{service}: {answer:?}");
+                seen.entry(service).or_default().insert(answer.degree);
                 ensure!(answer.exec_s > 0.0 && answer.queue_s >= answer.restore_s, "{answer:?}");
                 answers.entry(id).or_default().push(answer.body.to_vec());
             }
@@ -68,6 +77,10 @@ async fn ten_services_take_turns_on_eight_gpus_and_survive_kills() -> anyhow::Re
     for service in &pool.services {
         ensure!(service.calls == 6 && service.restores > 0 && service.waiting == 0, "{service:?}");
     }
+    ensure!(seen["judge-9"] == BTreeSet::from([8]) && seen["judge-8"] == BTreeSet::from([4]));
+    // On all GPUs at once it comes and goes, and so does each of those in its way.
+    let wide = calls.service("judge-9").await?;
+    ensure!(wide.failures == 0 && wide.restores >= 1, "{wide:?}");
     let evictions: u64 = pool.services.iter().map(|service| service.evictions).sum();
     let restores: u64 = pool.services.iter().map(|service| service.restores).sum();
     ensure!(evictions > 0 && restores > 10, "{pool:?}");

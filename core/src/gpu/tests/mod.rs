@@ -1,6 +1,7 @@
 //! The pool against models: chunks by brute force, and devices, engines and agents that fail
 //! in every way.
 
+mod backoff;
 mod chaos;
 mod checks;
 mod chunks;

@@ -165,6 +165,9 @@ impl State {
         }
         self.weights.check_generation(&mut self.ledger, &sequence.request.id);
         let request = &sequence.request;
+        if request.max_tokens == 0 {
+            return Some(Finish::Length);
+        }
         let position = sequence.context.len() - sequence.reply_start;
         let begun = &sequence.context[sequence.reply_start..];
         let scripted = sequence

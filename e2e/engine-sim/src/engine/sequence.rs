@@ -22,6 +22,7 @@ pub(crate) struct Request {
     pub(crate) trajectory: Option<String>,
     pub(crate) task: Option<String>,
     pub(crate) prompt: Vec<Token>,
+    /// 0: the prompt is read, and nothing generated, as by a pooling model.
     pub(crate) max_tokens: usize,
     pub(crate) min_tokens: usize,
     pub(crate) ignore_end: bool,

@@ -5,6 +5,7 @@ mod generate;
 mod handover;
 mod metrics;
 mod openai;
+mod pooling;
 mod refusal;
 mod sglang;
 mod sim;
@@ -67,9 +68,15 @@ impl App {
 pub(crate) fn router(app: Arc<App>) -> Router {
     let config = &app.engine.config;
     let (native, admin) = match config.dialect {
-        Dialect::Vllm => (Router::new(), vllm::routes().merge(tokenize::routes())),
+        Dialect::Vllm => {
+            let plain = vllm::routes().merge(tokenize::routes()).merge(pooling::routes());
+            (pooling::guarded_routes(), plain)
+        }
         Dialect::Sglang => {
-            (Router::new().route("/generate", post(generate::generate)), sglang::routes())
+            let native = Router::new()
+                .route("/generate", post(generate::generate))
+                .route("/classify", post(pooling::classify));
+            (native, sglang::routes())
         }
         Dialect::OpenAi => (Router::new(), sglang::reload_route()),
     };
@@ -111,11 +118,11 @@ async fn authorize(State(app): Shared, request: Request, next: Next) -> Response
     next.run(request).await
 }
 
-/// Keeps the calls that generate nothing, in order.
+/// Keeps the calls that ask the model nothing, in order.
 async fn record(State(app): Shared, request: Request, next: Next) -> Response {
     let path = request.uri().path();
     let generates = path.ends_with("/completions") || path == "/generate";
-    if generates || path == "/health" || path == "/metrics" {
+    if generates || pooling::is_asked(path) || path == "/health" || path == "/metrics" {
         return next.run(request).await;
     }
     let (method, uri) = (request.method().to_string(), request.uri().to_string());

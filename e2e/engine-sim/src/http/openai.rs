@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::handover::{self, Bootstrap, KvTransfer};
 use super::refusal::refuse;
 use super::{App, Shared, TRAJECTORY_HEADERS, answer, header, stream};
-use crate::config::Dialect;
+use crate::config::{Config, Dialect};
 use crate::engine::{Generation, Handover, Refusal, Request};
 use crate::policy::logprobs_of;
 use crate::template;
@@ -57,13 +57,33 @@ pub(super) struct Body {
     bootstrap: Bootstrap,
 }
 
+/// One text or several, as text or token ids.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
-enum Prompt {
+pub(super) enum Prompt {
     Text(String),
     Ids(Vec<Token>),
     Texts(Vec<String>),
     Batch(Vec<Vec<Token>>),
+}
+
+impl Prompt {
+    /// Whether it is one text, and no list.
+    pub(super) fn is_single(&self) -> bool {
+        matches!(self, Self::Text(_) | Self::Ids(_))
+    }
+
+    /// The token ids of each text. Ids beyond the vocabulary are refused.
+    pub(super) fn lists(self) -> Result<Vec<Vec<Token>>, Refusal> {
+        let lists = match self {
+            Self::Text(text) => vec![Tokenizer.encode(&text)],
+            Self::Ids(ids) => vec![ids],
+            Self::Texts(texts) => texts.iter().map(|text| Tokenizer.encode(text)).collect(),
+            Self::Batch(batch) => batch,
+        };
+        lists.iter().try_for_each(|ids| check_ids(ids))?;
+        Ok(lists)
+    }
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -80,12 +100,16 @@ pub(super) enum OneOrMany {
 }
 
 impl OneOrMany {
-    /// The stop strings; empty ones stop nothing.
-    pub(super) fn list(self) -> Vec<String> {
-        let mut list = match self {
+    pub(super) fn all(self) -> Vec<String> {
+        match self {
             Self::One(one) => vec![one],
             Self::Many(many) => many,
-        };
+        }
+    }
+
+    /// The stop strings; empty ones stop nothing.
+    pub(super) fn list(self) -> Vec<String> {
+        let mut list = self.all();
         list.retain(|stop| !stop.is_empty());
         list
     }
@@ -147,12 +171,7 @@ fn begin(
     api: Api,
 ) -> Result<(Shape, Vec<Generation>, bool), Refusal> {
     let config = &app.engine.config;
-    if let Some(model) = &body.model
-        && *model != config.model
-    {
-        let message = format!("The model `{model}` does not exist.");
-        return Err(Refusal { status: 404, message });
-    }
+    check_model(config, body.model.as_deref())?;
     if body.echo == Some(true) {
         return Err(Refusal::bad("engine-sim does not simulate `echo`"));
     }
@@ -267,16 +286,23 @@ fn chat_prompt(body: &Body) -> Result<Vec<Token>, Refusal> {
 }
 
 fn completion_prompt(prompt: Option<Prompt>) -> Result<Vec<Token>, Refusal> {
-    let ids = match prompt {
-        Some(Prompt::Text(text)) => Tokenizer.encode(&text),
-        Some(Prompt::Ids(ids)) => ids,
-        Some(Prompt::Texts(texts)) if texts.len() == 1 => Tokenizer.encode(&texts[0]),
-        Some(Prompt::Batch(mut batch)) if batch.len() == 1 => batch.remove(0),
-        Some(_) => return Err(Refusal::bad("engine-sim takes one prompt a request")),
-        None => return Err(Refusal::bad("prompt: a string or a list of token ids is needed")),
+    let Some(prompt) = prompt else {
+        return Err(Refusal::bad("prompt: a string or a list of token ids is needed"));
     };
-    check_ids(&ids)?;
+    let [ids] = <[_; 1]>::try_from(prompt.lists()?)
+        .map_err(|_| Refusal::bad("engine-sim takes one prompt a request"))?;
     Ok(ids)
+}
+
+/// Another model than the one that is served is refused.
+pub(super) fn check_model(config: &Config, model: Option<&str>) -> Result<(), Refusal> {
+    match model {
+        Some(model) if model != config.model => {
+            let message = format!("The model `{model}` does not exist.");
+            Err(Refusal { status: 404, message })
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Ids beyond the vocabulary are refused, as vLLM does.
