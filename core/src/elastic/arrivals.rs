@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use super::chunk_line::Demand;
 use super::work::{Work, seconds};
+use crate::resources::Units;
 use crate::time::Time;
 
 /// Submissions that are remembered.
@@ -33,6 +34,8 @@ pub struct Newcomers {
 pub struct Arrivals {
     since: Option<Time>,
     latest: VecDeque<Arrival>,
+    /// Submissions before those.
+    forgotten: u64,
     load: Load,
     newcomers: Option<Newcomers>,
 }
@@ -111,7 +114,7 @@ impl Arrivals {
     }
 
     /// An action was submitted; `opens` where it is the first of its trajectory here.
-    /// `found` others waiting.
+    /// `found` others waiting. Its number among all.
     pub(super) fn submitted(
         &mut self,
         at: Time,
@@ -119,15 +122,25 @@ impl Arrivals {
         work: Work,
         demand: Demand,
         found: usize,
-    ) {
+    ) -> u64 {
         self.load.submitted(at, &work, found);
         let first = self.newcomers.map_or(at, |newcomers| newcomers.first.min(at));
         self.since.get_or_insert(first);
         let began = self.newcomers.map_or(0.0, |newcomers| newcomers.began);
         if self.latest.len() == REMEMBERED {
             self.latest.pop_front();
+            self.forgotten += 1;
         }
         self.latest.push_back(Arrival { at, opens, work, demand, began });
+        self.forgotten + self.latest.len() as u64 - 1
+    }
+
+    /// The submission of this number has lasted so many seconds on these units.
+    pub(super) fn lasted(&mut self, number: u64, units: Units, seconds: f64) {
+        let place = number.checked_sub(self.forgotten).and_then(|place| place.try_into().ok());
+        if let Some(arrival) = place.and_then(|place: usize| self.latest.get_mut(place)) {
+            arrival.work = arrival.work.lasting(units, seconds);
+        }
     }
 
     /// What a core-second that is taken from those who come after all that are `expected`
@@ -150,7 +163,7 @@ impl Arrivals {
             return Vec::new();
         }
         let mut returning = 0;
-        let period: Vec<(f64, &Arrival)> = self
+        let mut period: Vec<(f64, &Arrival)> = self
             .latest
             .iter()
             .filter(|arrival| arrival.at > from)
@@ -158,8 +171,14 @@ impl Arrivals {
                 returning += usize::from(!arrival.opens);
                 arrival.opens || returning <= idle_trajectories
             })
-            .map(|arrival| (arrival.at.since(from).as_secs_f64(), arrival))
+            .filter(|arrival| !arrival.opens || arrival.at < now)
+            .map(|arrival| {
+                // Trajectories go on to begin as they did lately, back to the first.
+                let after = if arrival.opens { now.since(arrival.at) } else { arrival.at.since(from) };
+                (after.as_secs_f64(), arrival)
+            })
             .collect();
+        period.sort_by(|a, b| a.0.total_cmp(&b.0));
         if period.is_empty() {
             return Vec::new();
         }
