@@ -1,6 +1,7 @@
 //! What will be submitted next, as far as the past tells.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use super::chunk_line::Demand;
 use super::work::{Work, seconds};
@@ -11,6 +12,8 @@ use crate::time::Time;
 const REMEMBERED: usize = 64;
 /// Submissions that are expected, at most.
 const EXPECTED: usize = 96;
+/// Submissions so near to each other are one batch: who sends many sends one by one.
+const MOMENT: Duration = Duration::from_millis(50);
 /// The future is looked into this many times as far as the line has a past.
 const HORIZON: f64 = 2.0;
 
@@ -27,9 +30,11 @@ pub struct Newcomers {
 }
 
 /// The latest submissions to one line. What comes next is taken to be what came last,
-/// over again, for twice as long as there have been submissions at all: a load that has
-/// lasted will last. The first instant is not counted, so that a batch which came at
-/// once announces no second one.
+/// mirrored in time: what came a second ago comes in a second, and so on, over again, for
+/// twice as long as there have been submissions at all. A load that has lasted will last,
+/// what has long ceased is far, and no place of the past is taken for the present one.
+/// Neither the first instant nor this moment is counted, so that a batch which came at once
+/// announces no second one.
 #[derive(Debug, Clone, Default)]
 pub struct Arrivals {
     since: Option<Time>,
@@ -163,19 +168,16 @@ impl Arrivals {
             return Vec::new();
         }
         let mut returning = 0;
-        let mut period: Vec<(f64, &Arrival)> = self
-            .latest
-            .iter()
-            .filter(|arrival| arrival.at > from)
+        let mirrored = self.latest.iter().rev().filter(|arrival| arrival.at > from);
+        let mut period: Vec<(f64, &Arrival)> = mirrored
             .filter(|arrival| {
                 returning += usize::from(!arrival.opens);
                 arrival.opens || returning <= idle_trajectories
             })
-            .filter(|arrival| !arrival.opens || arrival.at < now)
             .map(|arrival| {
-                // Trajectories go on to begin as they did lately, back to the first.
-                let after = if arrival.opens { now.since(arrival.at) } else { arrival.at.since(from) };
-                (after.as_secs_f64(), arrival)
+                let ago = now.since(arrival.at);
+                let after = ago.as_secs_f64();
+                (if ago < MOMENT { after + span } else { after }, arrival)
             })
             .collect();
         period.sort_by(|a, b| a.0.total_cmp(&b.0));

@@ -18,7 +18,7 @@ const LAW_WEIGHT: f64 = 1.0;
 /// durations that counts.
 const NOISE: (f64, f64) = (0.1, 2.0);
 /// Standard errors by which more units must be faster to be taken for faster.
-const SURE: f64 = 1.0;
+const SURE: f64 = 0.5;
 /// Durations of a level that is known; what has faded to fewer may be tried again.
 const KNOWN: f64 = 0.5;
 /// Seconds; nothing is quicker.

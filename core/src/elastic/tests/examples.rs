@@ -42,7 +42,7 @@ fn what_has_lasted_is_expected_to_last() {
     };
     assert_eq!(after(10), [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0]);
     // Only one trajectory is there to return, the others must open.
-    assert_eq!(after(1), [1.0, 4.0, 5.0, 6.0, 9.0, 10.0]);
+    assert_eq!(after(1), [1.0, 2.0, 5.0, 6.0, 7.0, 10.0]);
 }
 
 /// One long action and short ones that would end after the first is due wait for it; the
