@@ -10,6 +10,8 @@ mod sketch;
 mod sort;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod uncertain;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

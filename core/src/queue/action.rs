@@ -328,7 +328,8 @@ impl Queue {
         }
         let Usage { seconds, cpu_seconds } = usage;
         let node = self.trajectories.get(&action.trajectory).and_then(|t| t.node());
-        if let Some((node, arrival)) = node.and_then(|id| self.nodes.get_mut(id)).zip(action.arrival)
+        if let Some((node, arrival)) =
+            node.and_then(|id| self.nodes.get_mut(id)).zip(action.arrival)
         {
             node.elastic.lasted(arrival, running.units, seconds);
         }

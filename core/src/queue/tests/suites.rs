@@ -8,6 +8,7 @@ use crate::resources::Units;
 
 /// Suites that are asked for at one moment.
 const LOADS: [usize; 4] = [1, 2, 3, 5];
+const ROUNDS: usize = 6;
 const LEARN: usize = 3;
 
 /// What the suites of one machine are like.
@@ -55,17 +56,17 @@ impl Suites {
 }
 
 /// The mean completion time of each load under a policy.
-fn mean_act(policy: Policy, suites: Suites, seed: u64) -> [f64; LOADS.len()] {
+fn mean_act(policy: Policy, suites: Suites, seed: u64, rounds: usize) -> [f64; LOADS.len()] {
     let mut timed = Timed::new(Config { policy, ..Config::default() }, 2, 0);
     timed.crowding = suites.crowding;
     let most = LOADS[LOADS.len() - 1];
     let mut a = 0;
     for t in 0..most {
         timed.open(t, 0);
-        timed.run_until(timed.now + env("OPEN", 0.2 + 3.0 * uniform(seed << 21 | a as u64).powi(2)));
+        timed.run_until(timed.now + 0.2 + 3.0 * uniform(seed << 21 | a as u64).powi(2));
         let unpack = Submitted { profile: "", ..unforeseen(&[0.25], 0.1, 1.0) };
         timed.submit(a, t, unpack);
-        timed.run_until(timed.now + env("UNPACK", 0.15 + uniform(seed << 21 | 1 << 20 | a as u64)));
+        timed.run_until(timed.now + 0.15 + uniform(seed << 21 | 1 << 20 | a as u64));
         a += 1;
     }
     let suite = |units: &'static [f64], seconds: [f64; 2]| {
@@ -77,15 +78,12 @@ fn mean_act(policy: Policy, suites: Suites, seed: u64) -> [f64; LOADS.len()] {
         for units in [&[1.0][..], &[2.0]] {
             let drawn = suites.drawn(seed, 0, a, a == most);
             timed.submit(a, n % most, suite(units, drawn));
-            while !timed.ended.contains_key(&action(a)) {
-                assert!(timed.step(f64::MAX));
-            }
+            run_to_end(&mut timed, a);
             timed.run_until(timed.now + 0.005);
             a += 1;
         }
     }
     let mut sums = [0.0; LOADS.len()];
-    let rounds = env("ROUNDS", 6.0) as usize;
     for round in 0..rounds {
         for (load, at_once) in LOADS.into_iter().enumerate() {
             let begun = timed.now;
@@ -95,72 +93,59 @@ fn mean_act(policy: Policy, suites: Suites, seed: u64) -> [f64; LOADS.len()] {
                 let drawn = suites.drawn(seed, turn, a + n, n == 0);
                 timed.submit(a + n, n, suite(&[1.0, 2.0], drawn));
             }
-            let act = |a: usize| timed_act(&mut timed, a, begun);
-            sums[load] += (a..a + at_once).map(act).sum::<f64>() / at_once as f64;
+            let ends = (a..a + at_once).map(|a| run_to_end(&mut timed, a) - begun);
+            sums[load] += ends.sum::<f64>() / at_once as f64;
             a += at_once;
             // The others' turns.
-            timed.run_until(timed.now + env("PAUSE", 2.0 + 2.0 * uniform(seed << 21 | 1 << 19 | a as u64)) * (timed.now - begun));
+            let pause = 2.0 + 2.0 * uniform(seed << 21 | 1 << 19 | a as u64);
+            timed.run_until(timed.now + pause * (timed.now - begun));
         }
     }
     sums.map(|sum| sum / rounds as f64)
 }
 
-/// Runs until an action has ended; its completion time.
-fn timed_act(timed: &mut Timed, a: usize, begun: f64) -> f64 {
+/// Runs until an action has ended; when that is.
+fn run_to_end(timed: &mut Timed, a: usize) -> f64 {
     while !timed.ended.contains_key(&action(a)) {
-        assert!(timed.step(f64::MAX));
+        assert!(timed.step(f64::MAX), "{a} never ends");
     }
-    timed.ended[&action(a)] - begun
+    timed.ended[&action(a)]
 }
 
-/// Mean over seeds of ours over the best fixed degree, by load.
+/// Ours over the best fixed degree in hindsight, in the mean of many runs, by load.
 fn against_fixed(suites: Suites, seeds: std::ops::Range<u64>) -> [f64; LOADS.len()] {
-    let mut sums = [[0.0; LOADS.len()]; 3];
-    let policies = [
-        Policy::Elastic,
-        Policy::FixedDop { dop: Units::cores(1) },
-        Policy::FixedDop { dop: Units::cores(2) },
-    ];
-    for seed in seeds {
-        for (sum, policy) in sums.iter_mut().zip(policies) {
-            let means = mean_act(policy, suites, seed);
-            for (sum, mean) in sum.iter_mut().zip(means) {
-                *sum += mean;
-            }
-        }
-    }
-    let [ours, narrow, wide] = sums;
-    eprintln!("{suites:?}");
-    eprintln!("   ours {ours:.2?}\n   one {narrow:.2?}\n   two {wide:.2?}");
-    let mut load = 0;
-    ours.map(|ours| {
-        let best = narrow[load].min(wide[load]);
-        load += 1;
-        ours / best
-    })
-}
-
-fn env(name: &str, default: f64) -> f64 {
-    std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(default)
+    let [one, two] = [1, 2].map(|cores| Policy::FixedDop { dop: Units::cores(cores) });
+    let means = [Policy::Elastic, one, two].map(|policy| {
+        let runs = seeds.clone().map(|seed| mean_act(policy, suites, seed, ROUNDS));
+        runs.fold([0.0; LOADS.len()], |sum, run| std::array::from_fn(|at| sum[at] + run[at]))
+    });
+    std::array::from_fn(|load| means[0][load] / means[1][load].min(means[2][load]))
 }
 
 #[test]
-fn explore() {
-    let seeds = env("SEEDS", 10.0) as u64;
-    let first = env("FIRST", 0.0) as u64;
-    for two in [1.5, 1.65, 0.9] {
-        if env("TWO", two) != two {
-            continue;
+fn what_was_learned_of_few_and_noisy_suites_is_not_relied_on() {
+    // As quick on two cores, a tenth slower, and so much faster that serving one after the
+    // other is nearly as good as side by side: there what is not known costs more.
+    for (two, bound) in [(1.5, 1.02), (1.65, 1.02), (0.9, 1.08)] {
+        let seconds = [1.5, two];
+        let quiet = Suites { seconds, noise: 0.1, drift: 0.05, crowding: 0.05, cold: 0.2 };
+        let loud = Suites { seconds, noise: 0.25, drift: 0.1, crowding: 0.1, cold: 0.3 };
+        for suites in [quiet, loud] {
+            let ratios = against_fixed(suites, 0..10);
+            assert!(ratios.iter().all(|ratio| *ratio < bound), "{suites:?}: {ratios:.3?}");
         }
-        for (at, (noise, drift, crowding, cold)) in
-            [(0.0, 0.0, 0.0, 0.0), (0.1, 0.05, 0.05, 0.2), (0.25, 0.1, 0.1, 0.3), (0.2, 0.1, 0.0, 0.0), (0.15, 0.1, 0.3, 0.2)].into_iter().enumerate()
-        {
-            if env("AT", at as f64) != at as f64 {
-                continue;
-            }
-            let suites = Suites { seconds: [1.5, two], noise, drift, crowding, cold };
-            let ratios = against_fixed(suites, first..first + seeds);
-            eprintln!("   {ratios:.3?}");
+    }
+}
+
+#[test]
+fn however_long_it_goes_on_nobody_waits_beside_a_free_core() {
+    let suites = Suites { seconds: [1.5, 1.5], noise: 0.2, drift: 0.1, crowding: 0.05, cold: 0.2 };
+    let narrow = Policy::FixedDop { dop: Units::cores(1) };
+    for seed in 0..3 {
+        let ours = mean_act(Policy::Elastic, suites, seed, 3 * ROUNDS);
+        let best = mean_act(narrow, suites, seed, 3 * ROUNDS);
+        for (ours, best) in ours.into_iter().zip(best) {
+            assert!(ours < 1.02 * best, "{seed}: {ours} against {best}");
         }
     }
 }
