@@ -26,7 +26,7 @@ struct Suites {
     cold: f64,
 }
 
-/// SplitMix64.
+/// `SplitMix64`.
 fn uniform(seed: u64) -> f64 {
     let mut z = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -49,7 +49,7 @@ impl Suites {
             self.drift * shocks.sum::<f64>() / 2.0
         };
         let cold = if first { 1.0 + self.cold } else { 1.0 };
-        let mean = (self.noise * self.noise + self.drift * self.drift) / 2.0;
+        let mean = f64::midpoint(self.noise * self.noise, self.drift * self.drift);
         let own = self.noise * normal(seed << 20 | 1 << 18 | n as u64);
         self.seconds.map(|seconds| seconds * cold * (lately(turn) + own - mean).exp())
     }
