@@ -161,11 +161,7 @@ impl std::fmt::Display for Took {
 }
 
 /// In the order in which they were asked for.
-async fn together(
-    client: &mut Client,
-    at_once: usize,
-    round: usize,
-) -> anyhow::Result<Vec<Took>> {
+async fn together(client: &mut Client, at_once: usize, round: usize) -> anyhow::Result<Vec<Took>> {
     let mut streams = Vec::new();
     for n in 0..at_once {
         streams.push(client.submit(suite(&format!("{at_once}-{round}"), n, n)).await?);
