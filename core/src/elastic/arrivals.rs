@@ -33,8 +33,8 @@ pub struct Newcomers {
 /// mirrored in time: what came a second ago comes in a second, and so on, over again, for
 /// twice as long as there have been submissions at all. A load that has lasted will last,
 /// what has long ceased is far, and no place of the past is taken for the present one.
-/// Neither the first instant nor this moment is counted, so that a batch which came at once
-/// announces no second one.
+/// The first instant is not counted, and what came in this moment comes again only after all
+/// that, so that a batch which came at once announces no second one.
 #[derive(Debug, Clone, Default)]
 pub struct Arrivals {
     since: Option<Time>,
