@@ -84,10 +84,8 @@ impl Contender {
     async fn start(policy: &str, name: &str, degrees: &[usize]) -> anyhow::Result<Self> {
         let dir = tempfile::Builder::new().prefix("rwb-").tempdir_in("/tmp")?;
         std::fs::write(dir.path().join("queue.yaml"), manifests(policy, degrees))?;
-        let name = name.to_owned();
-        let stack =
-            Stack::start_with(&format!("bench-{name}"), Path::new(docker::SOCKET), dir.path());
-        let stack = stack.await?;
+        let unique = format!("bench-{name}");
+        let stack = Stack::start_with(&unique, Path::new(docker::SOCKET), dir.path()).await?;
         let mut client = stack.client().await?;
         for n in 0..most() {
             let trajectory = format!("t{n}");
@@ -106,7 +104,7 @@ impl Contender {
                 client.run(ExecuteRequest { cpu_units: units, ..suite }).await?.finished()?;
             }
         }
-        Ok(Self { name, stack, client, means: Default::default() })
+        Ok(Self { name: name.to_owned(), stack, client, means: Default::default() })
     }
 
     async fn ask(&mut self, load: usize, at_once: usize, round: usize) -> anyhow::Result<()> {
