@@ -1,15 +1,19 @@
 //! What will be submitted next, as far as the past tells.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use super::chunk_line::Demand;
 use super::work::{Work, seconds};
+use crate::resources::Units;
 use crate::time::Time;
 
 /// Submissions that are remembered.
 const REMEMBERED: usize = 64;
 /// Submissions that are expected, at most.
 const EXPECTED: usize = 96;
+/// Submissions so near to each other are one batch: who sends many sends one by one.
+const MOMENT: Duration = Duration::from_millis(50);
 /// The future is looked into this many times as far as the line has a past.
 const HORIZON: f64 = 2.0;
 
@@ -26,13 +30,17 @@ pub struct Newcomers {
 }
 
 /// The latest submissions to one line. What comes next is taken to be what came last,
-/// over again, for twice as long as there have been submissions at all: a load that has
-/// lasted will last. The first instant is not counted, so that a batch which came at
-/// once announces no second one.
+/// mirrored in time: what came a second ago comes in a second, and so on, over again, for
+/// twice as long as there have been submissions at all. A load that has lasted will last,
+/// what has long ceased is far, and no place of the past is taken for the present one.
+/// The first instant is not counted, and what came in this moment comes again only after all
+/// that, so that a batch which came at once announces no second one.
 #[derive(Debug, Clone, Default)]
 pub struct Arrivals {
     since: Option<Time>,
     latest: VecDeque<Arrival>,
+    /// Submissions before those.
+    forgotten: u64,
     load: Load,
     newcomers: Option<Newcomers>,
 }
@@ -111,7 +119,7 @@ impl Arrivals {
     }
 
     /// An action was submitted; `opens` where it is the first of its trajectory here.
-    /// `found` others waiting.
+    /// `found` others waiting. Its number among all.
     pub(super) fn submitted(
         &mut self,
         at: Time,
@@ -119,15 +127,25 @@ impl Arrivals {
         work: Work,
         demand: Demand,
         found: usize,
-    ) {
+    ) -> u64 {
         self.load.submitted(at, &work, found);
         let first = self.newcomers.map_or(at, |newcomers| newcomers.first.min(at));
         self.since.get_or_insert(first);
         let began = self.newcomers.map_or(0.0, |newcomers| newcomers.began);
         if self.latest.len() == REMEMBERED {
             self.latest.pop_front();
+            self.forgotten += 1;
         }
         self.latest.push_back(Arrival { at, opens, work, demand, began });
+        self.forgotten + self.latest.len() as u64 - 1
+    }
+
+    /// The submission of this number has lasted so many seconds on these units.
+    pub(super) fn lasted(&mut self, number: u64, units: Units, seconds: f64) {
+        let place = number.checked_sub(self.forgotten).and_then(|place| place.try_into().ok());
+        if let Some(arrival) = place.and_then(|place: usize| self.latest.get_mut(place)) {
+            arrival.work = arrival.work.lasting(units, seconds);
+        }
     }
 
     /// What a core-second that is taken from those who come after all that are `expected`
@@ -150,16 +168,19 @@ impl Arrivals {
             return Vec::new();
         }
         let mut returning = 0;
-        let period: Vec<(f64, &Arrival)> = self
-            .latest
-            .iter()
-            .filter(|arrival| arrival.at > from)
+        let mirrored = self.latest.iter().rev().filter(|arrival| arrival.at > from);
+        let mut period: Vec<(f64, &Arrival)> = mirrored
             .filter(|arrival| {
                 returning += usize::from(!arrival.opens);
                 arrival.opens || returning <= idle_trajectories
             })
-            .map(|arrival| (arrival.at.since(from).as_secs_f64(), arrival))
+            .map(|arrival| {
+                let ago = now.since(arrival.at);
+                let after = ago.as_secs_f64();
+                (if ago < MOMENT { after + span } else { after }, arrival)
+            })
             .collect();
+        period.sort_by(|a, b| a.0.total_cmp(&b.0));
         if period.is_empty() {
             return Vec::new();
         }

@@ -9,6 +9,7 @@ use super::roll_out::{Promise, Scene, Until};
 use super::room::{Room, Space};
 use super::rule::Rule;
 use super::work::Work;
+use crate::resources::Units;
 use crate::time::Time;
 
 /// Waiting actions of a line that a decision looks at; the rest only counts. Where all of
@@ -77,9 +78,15 @@ impl Elastic {
     }
 
     /// An action was submitted to the line; `opens` where it is the first of its
-    /// trajectory here.
-    pub fn submitted(&mut self, at: Time, opens: bool, work: Work) {
-        self.arrivals.submitted(at, opens, work, Demand::default(), self.left_waiting);
+    /// trajectory here. Its number, for [`Self::lasted`].
+    pub fn submitted(&mut self, at: Time, opens: bool, work: Work) -> u64 {
+        self.arrivals.submitted(at, opens, work, Demand::default(), self.left_waiting)
+    }
+
+    /// How long the submission of this number has really lasted: when it is expected again,
+    /// so much is expected of it, and not what was believed before it ran.
+    pub fn lasted(&mut self, number: u64, units: Units, seconds: f64) {
+        self.arrivals.lasted(number, units, seconds);
     }
 
     /// How many trajectories may come to the line for the first time, where that is known:

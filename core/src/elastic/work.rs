@@ -85,6 +85,21 @@ impl Work {
         Self { patience, tail, ..self }
     }
 
+    /// The same as it would be if it lasted so many `seconds` on `units`.
+    #[must_use]
+    pub(super) fn lasting(&self, units: Units, seconds: f64) -> Self {
+        let expected = self.choices.iter().rfind(|choice| choice.units <= units);
+        let factor = seconds / expected.unwrap_or(&self.choices[0]).seconds;
+        if !(factor.is_finite() && factor >= 0.0) {
+            return self.clone();
+        }
+        let longer = |choice: &Choice| Choice { seconds: choice.seconds * factor, ..*choice };
+        let choices: Vec<Choice> = self.choices.iter().map(longer).collect();
+        let own = self.patience == self::seconds(self.choices[0].cost());
+        let patience = if own { self::seconds(choices[0].cost()) } else { self.patience };
+        Self { choices, patience, tail: self.tail }
+    }
+
     /// In the place that `before` had in a line, and followed by the same: what is known of an
     /// action that waits may change, its rank does not.
     #[must_use]

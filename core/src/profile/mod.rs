@@ -10,6 +10,8 @@ mod sketch;
 mod sort;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod uncertain;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,6 +27,9 @@ use crate::resources::{UnitChoice, Units};
 
 /// Profiles that are kept; of more, those that were used longest ago are forgotten.
 pub const CAPACITY: usize = 1024;
+
+/// One that has outlasted what was expected of it lasts longer by at least this part.
+const SOONEST: f64 = 0.05;
 
 /// Whose actions are taken to be alike.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -111,10 +116,13 @@ impl Profiles {
     /// How long an action that runs on `units` and has outlasted its `work` may be
     /// expected to last in all, in seconds; more than `elapsed`.
     pub fn overdue(&self, key: &ProfileKey, work: &Work, units: Units, elapsed: f64) -> f64 {
-        // One that has lasted so long lasts half as long again, unless more is known.
-        let guess = elapsed * 1.5 + 1e-3;
+        // One that is late will be as late again, unless more is known.
+        let expected = work.choices().iter().rfind(|choice| choice.units <= units);
+        let late = elapsed - expected.map_or(0.0, |choice| choice.seconds);
+        let guess = elapsed + late.max(elapsed * SOONEST) + 1e-3;
         let Some((_, sort)) = self.sorts.get(key) else { return guess };
-        sort.longer_than(work, units, elapsed).map_or(guess, |total| total.max(elapsed * 1.05))
+        let longer = sort.longer_than(work, units, elapsed);
+        longer.map_or(guess, |total| total.max(elapsed * (1.0 + SOONEST)))
     }
 
     /// How many are kept.

@@ -13,7 +13,14 @@ const FADE: f64 = 1.0 - 1.0 / 128.0;
 const WEIGHT: f64 = 1.0;
 /// Durations at the same units that the law counts for: not everything obeys it, and what
 /// starts a worker for each core may be slower on more of them.
-const LAW_WEIGHT: f64 = 2.0;
+const LAW_WEIGHT: f64 = 1.0;
+/// Deviation of a duration from its mean, as a part, that is assumed, and for how many
+/// durations that counts.
+const NOISE: (f64, f64) = (0.1, 2.0);
+/// Standard errors by which more units must be faster to be taken for faster.
+const SURE: f64 = 0.5;
+/// Durations of a level that is known; what has faded to fewer may be tried again.
+const KNOWN: f64 = 0.5;
 /// Seconds; nothing is quicker.
 const LEAST: f64 = 1e-6;
 
@@ -21,6 +28,27 @@ const LEAST: f64 = 1e-6;
 #[derive(Debug, Clone, Default)]
 pub(super) struct Scaling {
     levels: Vec<Level>,
+    noise: Noise,
+}
+
+/// How far durations at the same units lie apart, in relation to their mean.
+#[derive(Debug, Clone, Copy, Default)]
+struct Noise {
+    squares: f64,
+    count: f64,
+}
+
+impl Noise {
+    /// A duration against the mean of `weight` others.
+    fn learn(&mut self, off: f64, weight: f64) {
+        let square = off * off * weight / (weight + 1.0);
+        (self.squares, self.count) = (self.squares * FADE + square, self.count * FADE + 1.0);
+    }
+
+    fn variance(self) -> f64 {
+        let (assumed, weight) = NOISE;
+        (self.squares + weight * assumed * assumed) / (self.count + weight)
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -62,18 +90,32 @@ impl Amdahl {
 pub(super) struct Curve<'a> {
     pub(super) law: Amdahl,
     levels: &'a [Level],
+    noise: Noise,
 }
 
 impl Curve<'_> {
     /// Of an action on `units`, a core or more.
     pub(super) fn seconds(&self, units: Units) -> f64 {
         let law = self.law.seconds(units);
-        let Some(level) = self.levels.iter().find(|level| level.units == units) else { return law };
+        let Some(level) = self.level(units) else { return law };
         (level.weight * level.mean + LAW_WEIGHT * law) / (level.weight + LAW_WEIGHT)
     }
 
     pub(super) fn one_core(&self) -> f64 {
         self.seconds(Units::cores(1))
+    }
+
+    /// Whether `more` units are faster than `fewer`, by more than what chance may have made
+    /// of the few durations that were measured at either. What was not measured is tried.
+    pub(super) fn is_surely_faster(&self, more: Units, fewer: Units) -> bool {
+        let known = |units| self.level(units).filter(|level| level.weight >= KNOWN);
+        let Some((a, b)) = known(more).zip(known(fewer)) else { return true };
+        let error = (self.noise.variance() * (1.0 / a.weight + 1.0 / b.weight)).sqrt();
+        (self.seconds(fewer) / self.seconds(more)).ln() > SURE * error
+    }
+
+    fn level(&self, units: Units) -> Option<&Level> {
+        self.levels.iter().find(|level| level.units == units)
     }
 }
 
@@ -86,7 +128,7 @@ impl Scaling {
     pub(super) fn restored(kept: &[KeptLevel]) -> Self {
         let level = |&KeptLevel { units, weight, mean }: &KeptLevel| Level { units, weight, mean };
         let sane = kept.iter().filter(|level| level.is_sane()).take(LEVELS);
-        Self { levels: sane.map(level).collect() }
+        Self { levels: sane.map(level).collect(), noise: Noise::default() }
     }
 
     /// One lasted `seconds` on `units`, a core or more.
@@ -96,6 +138,7 @@ impl Scaling {
         }
         let seconds = seconds.max(LEAST);
         if let Some(level) = self.levels.iter_mut().find(|level| level.units == units) {
+            self.noise.learn(seconds / level.mean - 1.0, level.weight);
             level.weight += 1.0;
             // The first found cold files and counts half of the second, and so on.
             level.mean += (seconds - level.mean) * 2.0 / (level.weight + 1.0);
@@ -119,7 +162,7 @@ impl Scaling {
     /// What follows from all durations, with the serial fraction `assumed` where they do not
     /// tell it. `None` without durations.
     pub(super) fn curve(&self, assumed: f64) -> Option<Curve<'_>> {
-        Some(Curve { law: self.law(assumed)?, levels: &self.levels })
+        Some(Curve { law: self.law(assumed)?, levels: &self.levels, noise: self.noise })
     }
 
     /// Least squares of the relative errors of `serial + parallel / units`, both at least

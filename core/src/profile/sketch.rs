@@ -54,11 +54,17 @@ impl Sketch {
         walk(self.buckets.iter(), self.count * at)
     }
 
-    /// The median of those that are larger than `value`; `None` where none is.
+    /// The median of those that are larger than `value`, half of those in its bucket among
+    /// them; `None` where none is.
     pub fn median_above(&self, value: f64) -> Option<f64> {
-        let above = || self.buckets.range(bucket(value) + 1..);
+        let own = bucket(value);
+        let alike = self.buckets.get(&own).map_or(0.0, |count| count / 2.0);
+        let above = || self.buckets.range(own + 1..);
         let count: f64 = above().map(|(_, count)| *count).sum();
-        walk(above(), count / 2.0)
+        if alike > count {
+            return Some(middle(own).max(value));
+        }
+        walk(above(), (count - alike) / 2.0)
     }
 }
 

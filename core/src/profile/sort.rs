@@ -152,10 +152,22 @@ impl Sort {
             (said, _) => Amdahl::of_one_second(said.unwrap_or(assumed)).seconds(units),
         };
         let used = self.cores_used.map_or(1.0, |(mean, _)| mean);
+        // The most units so far that are of use, and how long it then lasts.
+        let mut best: Option<(Units, f64)> = None;
         let seconds = |units: Units| {
             let slower =
                 if units.is_share() { (used / units.as_f64()).max(1.0) } else { part(units) };
-            one_core * slower
+            let seconds = one_core * slower;
+            let measured = curve.as_ref().filter(|_| said.serial.is_none());
+            match best.zip(measured) {
+                Some(((fewer, before), curve)) if !curve.is_surely_faster(units, fewer) => before,
+                _ => {
+                    if best.is_none_or(|(_, before)| seconds < before) {
+                        best = Some((units, seconds));
+                    }
+                    seconds
+                }
+            }
         };
         Work::new(units, seconds)
     }

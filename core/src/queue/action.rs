@@ -29,6 +29,8 @@ pub(super) struct Action {
     /// Its place in the line of its node, among its job's: the same from its first entry
     /// on, whatever is learned meanwhile.
     pub(super) place: Option<Place>,
+    /// Its number among the submissions that its node's line remembers.
+    pub(super) arrival: Option<u64>,
     pub(super) submitted: Time,
     pub(super) start_by: Option<Time>,
     pub(super) stage: Stage,
@@ -137,6 +139,7 @@ impl Queue {
                 foresight: submit.foresight,
                 work: Arc::new(work),
                 place: None,
+                arrival: None,
                 submitted: submit.submitted.unwrap_or(now),
                 start_by: submit.start_by,
                 stage: Stage::Parked,
@@ -199,7 +202,8 @@ impl Queue {
             if opens {
                 state.crowd.is_known();
             }
-            state.elastic.submitted(self.now, opens, Work::clone(&action.work));
+            let work = Work::clone(&action.work);
+            action.arrival = Some(state.elastic.submitted(self.now, opens, work));
             Place { rank: action.work.rank(action.submitted), seq }
         });
         let waiter =
@@ -323,6 +327,12 @@ impl Queue {
             return;
         }
         let Usage { seconds, cpu_seconds } = usage;
+        let node = self.trajectories.get(&action.trajectory).and_then(|t| t.node());
+        if let Some((node, arrival)) =
+            node.and_then(|id| self.nodes.get_mut(id)).zip(action.arrival)
+        {
+            node.elastic.lasted(arrival, running.units, seconds);
+        }
         let key = action.profile();
         if self.profiles.learn(&key, Sample { units: running.units, seconds, cpu_seconds })
             && self.config.policy.is_elastic()

@@ -145,12 +145,14 @@ impl Queue {
         let Decision { resizes, starts } = elastic.decide(&line);
         let resizes = resizes.into_iter().map(|given| (seqs[given.index], given.units));
         let resizes: Vec<_> = resizes.collect();
-        let due = |given: &Given| gathers(order[given.index], given.units);
-        let later: Vec<Time> =
-            starts.iter().filter_map(due).filter(|due| *due > self.now).collect();
-        let gathers = later.iter().copied().min();
-        let now = starts.into_iter().filter(|given| due(given).is_none_or(|due| due <= self.now));
-        let starts = now.map(|given| (order[given.index].0.seq, given.units)).collect::<Vec<_>>();
+        let (mut gathers, mut now) = (None, Vec::with_capacity(starts.len()));
+        for Given { index, units } in starts {
+            match gathering(order[index], units).filter(|due| *due > self.now) {
+                Some(due) => gathers = Some(gathers.map_or(due, |first: Time| first.min(due))),
+                None => now.push((order[index].0.seq, units)),
+            }
+        }
+        let starts = now;
         // All that was looked at starts: look at what stands behind it. A share that was
         // thought to take a core may have found room on one that is kept.
         let inside = spare > 0 && starts.iter().any(|(_, units)| units.is_share());
@@ -273,7 +275,7 @@ fn running(node: &Node, now: Time) -> (Vec<(Seq, Running<'_>)>, u64) {
 
 /// Until when a waiting action gathers others that gets more than its least units; `None`
 /// where it does not, or can be made smaller at any time.
-fn gathers((place, waiter): (&Place, &Waiter), units: Units) -> Option<Time> {
+fn gathering((place, waiter): (&Place, &Waiter), units: Units) -> Option<Time> {
     let least = waiter.work.least();
     if units == least.units || waiter.malleable {
         return None;

@@ -42,7 +42,42 @@ fn what_has_lasted_is_expected_to_last() {
     };
     assert_eq!(after(10), [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0]);
     // Only one trajectory is there to return, the others must open.
-    assert_eq!(after(1), [1.0, 4.0, 5.0, 6.0, 9.0, 10.0]);
+    assert_eq!(after(1), [1.0, 2.0, 5.0, 6.0, 7.0, 10.0]);
+}
+
+/// Many that are sent one by one are one batch.
+#[test]
+fn a_moment_announces_no_second_one() {
+    let one = work(&[1.0], 1.0, 0.0);
+    let mut arrivals = Arrivals::default();
+    for at_seconds in [0.0, 10.0, 20.0, 20.001, 20.002] {
+        arrivals.submitted(at(at_seconds), false, one.clone(), Demand::default(), 0);
+    }
+    let expected = arrivals.expected(at(20.01), 10);
+    let first = expected.iter().map(|expected| expected.after).next();
+    assert!(first.is_some_and(|first| (first - 10.01).abs() < 1e-6), "{first:?}");
+}
+
+/// What was not known before it ran is known when it is expected again.
+#[test]
+fn what_is_expected_again_lasts_as_long_as_it_did() {
+    let unknown = work(&[1.0, 2.0], 10.0, 0.5);
+    let mut arrivals = Arrivals::default();
+    let numbers = [0.0, 1.0, 2.0]
+        .map(|second| arrivals.submitted(at(second), false, unknown.clone(), Demand::default(), 0));
+    assert_eq!(numbers, [0, 1, 2]);
+    arrivals.lasted(numbers[1], Units::cores(2), 0.75);
+    let expected = arrivals.expected(at(3.0), 10);
+    let seconds: Vec<f64> = expected.iter().map(|e| e.work.least().seconds).collect();
+    assert_eq!(seconds[..2], [10.0, 1.0]);
+    assert_eq!(expected[1].work.rank(at(0.0)), at(1.0), "nor does it wait for longer");
+    for _ in 0..100 {
+        arrivals.submitted(at(4.0), false, unknown.clone(), Demand::default(), 0);
+    }
+    arrivals.lasted(numbers[2], Units::cores(1), 1.0);
+    arrivals.lasted(u64::MAX, Units::cores(1), 1.0);
+    let expected = arrivals.expected(at(5.0), 10);
+    assert!(expected.iter().all(|e| e.work.least().seconds > 9.0), "it is forgotten");
 }
 
 /// One long action and short ones that would end after the first is due wait for it; the

@@ -5,6 +5,7 @@ mod chaos;
 mod elastic;
 mod rules;
 mod stuck;
+mod suites;
 mod timed;
 mod trajectories;
 mod world;

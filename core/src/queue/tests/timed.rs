@@ -46,6 +46,8 @@ pub(super) struct Timed {
     pub(super) started: BTreeMap<ActionId, (Units, f64)>,
     pub(super) ended: BTreeMap<ActionId, f64>,
     pub(super) resizes: usize,
+    /// What each other program that runs adds to the time of one, as a part of it.
+    pub(super) crowding: f64,
 }
 
 impl Timed {
@@ -59,6 +61,7 @@ impl Timed {
             started: BTreeMap::new(),
             ended: BTreeMap::new(),
             resizes: 0,
+            crowding: 0.0,
         };
         timed.send(Event::NodeUp(NodeUp {
             node: node(0),
@@ -69,17 +72,22 @@ impl Timed {
             actions: Vec::new(),
         }));
         for n in 0..jobs {
-            timed.send(Event::Open(OpenTrajectory {
-                trajectory: trajectory(n),
-                job: job(n),
-                memory: 1,
-                min_cores: 1,
-                deadline: None,
-                placed: None,
-            }));
-            timed.report(NodeReport::SandboxReady(trajectory(n)));
+            timed.open(n, n);
         }
         timed
+    }
+
+    /// A trajectory of a job, ready at once.
+    pub(super) fn open(&mut self, t: usize, j: usize) {
+        self.send(Event::Open(OpenTrajectory {
+            trajectory: trajectory(t),
+            job: job(j),
+            memory: 1,
+            min_cores: 1,
+            deadline: None,
+            placed: None,
+        }));
+        self.report(NodeReport::SandboxReady(trajectory(t)));
     }
 
     fn report(&mut self, report: NodeReport) {
@@ -103,6 +111,7 @@ impl Timed {
         match order {
             NodeOrder::Start { action, attempt, units, cores } => {
                 self.check_free(&action, units, &cores);
+                self.settle();
                 self.started.insert(action.clone(), (units, self.now));
                 let (left, since, began) = (1.0, self.now, self.now);
                 let program = Program { attempt, units, cores, left, since, began };
@@ -110,14 +119,21 @@ impl Timed {
             }
             NodeOrder::Resize { action, units, cores } => {
                 self.check_free(&action, units, &cores);
-                let pace = self.pace(&action);
-                let now = self.now;
+                self.settle();
                 let Some(program) = self.running.get_mut(&action) else { return };
                 self.resizes += usize::from(program.units != units);
-                program.left -= (now - program.since) / pace;
-                (program.units, program.cores, program.since) = (units, cores, now);
+                (program.units, program.cores) = (units, cores);
             }
             _ => {}
+        }
+    }
+
+    /// What was done until now was done at the pace of until now.
+    fn settle(&mut self) {
+        let paces: Vec<f64> = self.running.keys().map(|action| self.pace(action)).collect();
+        for (program, pace) in self.running.values_mut().zip(paces) {
+            program.left -= (self.now - program.since) / pace;
+            program.since = self.now;
         }
     }
 
@@ -136,7 +152,9 @@ impl Timed {
         let choices = self.truths[action].work.choices();
         let seconds =
             choices.iter().rfind(|choice| choice.units <= units).unwrap_or(&choices[0]).seconds;
-        seconds * (1.0 + self.truths[action].drag * (units.as_f64() - 1.0).max(0.0))
+        let others = (self.running.len() - 1) as f64;
+        let crowded = 1.0 + self.crowding * others;
+        seconds * crowded * (1.0 + self.truths[action].drag * (units.as_f64() - 1.0).max(0.0))
     }
 
     /// Submits an action of which `said` is said beforehand.
@@ -194,6 +212,7 @@ impl Timed {
     }
 
     fn end(&mut self, id: &ActionId) {
+        self.settle();
         let Some(program) = self.running.remove(id) else { return };
         self.ended.insert(id.clone(), self.now);
         let seconds = self.now - program.began;

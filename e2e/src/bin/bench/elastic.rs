@@ -73,6 +73,7 @@ pub(crate) async fn measure() -> anyhow::Result<Vec<Row>> {
 
 /// A queue and an agent under one policy, idle but for its turns.
 struct Contender {
+    name: String,
     stack: Stack,
     client: Client,
     /// Mean completion times in seconds, by load and round.
@@ -83,8 +84,8 @@ impl Contender {
     async fn start(policy: &str, name: &str, degrees: &[usize]) -> anyhow::Result<Self> {
         let dir = tempfile::Builder::new().prefix("rwb-").tempdir_in("/tmp")?;
         std::fs::write(dir.path().join("queue.yaml"), manifests(policy, degrees))?;
-        let name = format!("bench-{name}");
-        let stack = Stack::start_with(&name, Path::new(docker::SOCKET), dir.path()).await?;
+        let unique = format!("bench-{name}");
+        let stack = Stack::start_with(&unique, Path::new(docker::SOCKET), dir.path()).await?;
         let mut client = stack.client().await?;
         for n in 0..most() {
             let trajectory = format!("t{n}");
@@ -103,11 +104,14 @@ impl Contender {
                 client.run(ExecuteRequest { cpu_units: units, ..suite }).await?.finished()?;
             }
         }
-        Ok(Self { stack, client, means: Default::default() })
+        Ok(Self { name: name.to_owned(), stack, client, means: Default::default() })
     }
 
     async fn ask(&mut self, load: usize, at_once: usize, round: usize) -> anyhow::Result<()> {
-        let sum = together(&mut self.client, at_once, round).await?;
+        let ends = together(&mut self.client, at_once, round).await?;
+        let said: Vec<String> = ends.iter().map(ToString::to_string).collect();
+        eprintln!("  {}, {at_once} at once: {}", self.name, said.join(", "));
+        let sum: f64 = ends.iter().map(|end| end.completion).sum();
         self.means[load].push(sum / at_once as f64);
         Ok(())
     }
@@ -139,21 +143,41 @@ fn most() -> usize {
     LOADS.into_iter().max().unwrap_or(1)
 }
 
-/// Sum of completion times.
-async fn together(client: &mut Client, at_once: usize, round: usize) -> anyhow::Result<f64> {
+/// What one suite took, in seconds.
+struct Took {
+    units: f64,
+    waited: f64,
+    ran: f64,
+    completion: f64,
+}
+
+impl std::fmt::Display for Took {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { units, waited, ran, .. } = self;
+        write!(f, "{ran:.2} s on {units} after {waited:.2} s")
+    }
+}
+
+/// In the order in which they were asked for.
+async fn together(client: &mut Client, at_once: usize, round: usize) -> anyhow::Result<Vec<Took>> {
     let mut streams = Vec::new();
     for n in 0..at_once {
         streams.push(client.submit(suite(&format!("{at_once}-{round}"), n, n)).await?);
     }
-    let mut sum = 0.0;
+    let mut all = Vec::with_capacity(at_once);
     for stream in streams {
         let run = finish(stream).await?;
         let finished = run.finished()?;
         ensure!(finished.exit_code == Some(0), "{run:?}");
         let usage = finished.usage.context("no usage")?;
-        sum += usage.queue_s + usage.exec_s + usage.overhead_s;
+        all.push(Took {
+            units: run.started.as_ref().context("not started")?.cpu_units,
+            waited: usage.queue_s,
+            ran: usage.exec_s,
+            completion: usage.queue_s + usage.exec_s + usage.overhead_s,
+        });
     }
-    Ok(sum)
+    Ok(all)
 }
 
 fn suite(name: &str, n: usize, trajectory: usize) -> ExecuteRequest {
