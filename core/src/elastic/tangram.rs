@@ -7,6 +7,7 @@
 //! units, and an action starts as soon as its units are free.
 
 use std::cmp::Reverse;
+use std::collections::binary_heap::PeekMut;
 use std::collections::{BinaryHeap, HashMap};
 
 use super::chunk_line::{ChunkLine, ChunkPool};
@@ -16,6 +17,9 @@ use super::work::{Choice, Work};
 use crate::arrange::{self, ChunkTable, CoreTable, Task};
 use crate::resources::Units;
 use crate::time::Time;
+
+#[cfg(test)]
+mod tests;
 
 /// Cells of a table, at most: beyond, fewer candidates are looked at.
 const CELLS: usize = 1 << 22;
@@ -47,6 +51,7 @@ pub fn tangram(line: &Line, depth: Option<usize>) -> Vec<Given> {
         room: rooms[0],
         ends: ends(line.now, running),
         waiting: &choices,
+        least: least(&choices),
         depth: depth.unwrap_or(usize::MAX).max(1),
     };
     plan.evict(candidates, |prefix| {
@@ -87,7 +92,7 @@ pub fn tangram_on_chunks<P: ChunkPool>(line: &ChunkLine<P>, depth: Option<usize>
         room.take(*units);
     }
     let depth = depth.unwrap_or(usize::MAX).max(1);
-    let plan = Plan { room, ends, waiting: &choices, depth };
+    let plan = Plan { room, ends, waiting: &choices, least: least(&choices), depth };
     plan.evict(candidates, |prefix| {
         let arrangement = table.arrangement(prefix)?;
         let chosen = choices.iter().zip(arrangement.units).map(|(choices, units)| {
@@ -173,7 +178,13 @@ struct Plan<'a> {
     ends: Ends,
     /// The choices of all that wait.
     waiting: &'a [&'a [Choice]],
+    /// The first of each, side by side: an estimate goes over all of them.
+    least: Vec<Choice>,
     depth: usize,
+}
+
+fn least(waiting: &[&[Choice]]) -> Vec<Choice> {
+    waiting.iter().map(|choices| choices[0]).collect()
 }
 
 impl Plan<'_> {
@@ -205,32 +216,57 @@ impl Plan<'_> {
             ends.push(Reverse((choice.seconds.to_bits(), choice.units)));
         }
         let total = chosen.iter().map(|choice| choice.seconds).sum::<f64>();
-        let rest = self.estimate(&self.waiting[chosen.len()..], room, &ends, limit - total)?;
+        let rest = self.estimate(chosen.len(), room, &ends, limit - total)?;
         (total + rest < limit).then_some(total + rest)
     }
 
     /// Algorithm 2's `estimate`: the rest one after the other, each as soon as its least
     /// units are free; the first of them with each of its first units.
-    fn estimate(&self, rest: &[&[Choice]], room: Room, ends: &Ends, limit: f64) -> Option<f64> {
-        let Some((first, others)) = rest.split_first() else { return Some(0.0) };
+    fn estimate(&self, begun: usize, room: Room, ends: &Ends, limit: f64) -> Option<f64> {
+        let Some(first) = self.waiting.get(begun) else { return Some(0.0) };
+        let others = &self.least[begun + 1..];
         let mut least: Option<f64> = None;
         for choice in first.iter().take(self.depth) {
-            let (mut room, mut ends, mut now) = (room, ends.clone(), 0.0_f64);
-            let choices = others.iter().map(|choices| choices[0]);
-            let sum = std::iter::once(*choice).chain(choices).try_fold(0.0, |sum, choice| {
-                while !room.fits(choice.units) {
-                    let Reverse((end, units)) = ends.pop()?;
-                    now = now.max(f64::from_bits(end));
-                    room.give_back(units);
-                }
-                room.take(choice.units);
-                let end = now + choice.seconds;
-                ends.push(Reverse((end.to_bits(), choice.units)));
-                let sum = sum + end;
-                (sum < least.unwrap_or(limit)).then_some(sum)
-            });
-            least = sum.or(least);
+            let rest = std::iter::once(choice).chain(others);
+            least = completions(rest, room, ends.clone(), least.unwrap_or(limit)).or(least);
         }
         least
     }
+}
+
+/// The sum of the completion times of actions that start one after the other, each as soon
+/// as its units are free. `None` from `limit` on.
+fn completions<'a>(
+    actions: impl Iterator<Item = &'a Choice>,
+    mut room: Room,
+    mut ends: Ends,
+    limit: f64,
+) -> Option<f64> {
+    let (mut now, mut sum) = (0.0_f64, 0.0);
+    for &Choice { units, seconds } in actions {
+        let end = loop {
+            if room.fits(units) {
+                let end = now + seconds;
+                ends.push(Reverse((end.to_bits(), units)));
+                break end;
+            }
+            let mut next = ends.peek_mut()?;
+            let Reverse((freed_at, freed)) = *next;
+            now = now.max(f64::from_bits(freed_at));
+            room.give_back(freed);
+            if room.fits(units) {
+                // In the place of what ended: the heap is put in order once, not twice.
+                let end = now + seconds;
+                *next = Reverse((end.to_bits(), units));
+                break end;
+            }
+            PeekMut::pop(next);
+        };
+        room.take(units);
+        sum += end;
+        if sum >= limit {
+            return None;
+        }
+    }
+    Some(sum)
 }

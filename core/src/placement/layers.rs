@@ -4,9 +4,14 @@
 use std::collections::HashMap;
 
 use super::MAX_KINDS;
-use super::prices::Prices;
+use super::alike::Alike;
+use super::prices::{self, Prices, Verdict};
 use super::reach::Reach;
 
+/// Where fewer are kept, a plan is sought and no proof: prices anew would not pay.
+const NARROW: usize = 1 << 10;
+/// Combinations of a layer that prices are made for anew in vain, before some are dropped.
+const TRIES: usize = 6;
 /// Most steps that are remembered (96 MiB).
 const STEPS: usize = 1 << 23;
 
@@ -21,15 +26,16 @@ pub(super) enum Outcome {
     Undecided,
 }
 
-type Used = [u32; MAX_KINDS];
+/// Workers of each kind that are used.
+pub(super) type Used = [u32; MAX_KINDS];
 
 /// A combination of used workers, and the farthest that it gets.
 #[derive(Debug, Clone, Copy)]
-struct Node {
-    used: Used,
+pub(super) struct Node {
+    pub(super) used: Used,
     /// Prices of the used.
     spent: f64,
-    position: usize,
+    pub(super) position: usize,
     /// Place of the step before in the list of all steps.
     before: u32,
     /// Kind of the last worker.
@@ -54,6 +60,7 @@ pub(super) fn cover(
     width: usize,
     work: &mut u64,
 ) -> Outcome {
+    let alike = Alike::new(counts.len(), reach);
     let root = Node { used: [0; MAX_KINDS], spent: 0.0, position: 0, before: 0, kind: 0 };
     if !prices.may_cover(0, 0.0) {
         return Outcome::Impossible;
@@ -70,7 +77,7 @@ pub(super) fn cover(
         let mut next: Vec<Node> = Vec::new();
         for (before, node) in (first..).zip(&layer) {
             for (kind, &count) in counts.iter().enumerate() {
-                if node.used[kind] as usize == count {
+                if node.used[kind] as usize == count || alike.has_earlier(kind, node, counts) {
                     continue;
                 }
                 *work += 1;
@@ -85,7 +92,7 @@ pub(super) fn cover(
                 let mut used = node.used;
                 used[kind] += 1;
                 let reached = Node { used, spent, position, before, kind: kind as u8 };
-                let place = *known.entry(used).or_insert(next.len());
+                let place = *known.entry(alike.sums(used, position)).or_insert(next.len());
                 match next.get_mut(place) {
                     None => next.push(reached),
                     Some(other) if other.position < position => *other = reached,
@@ -94,6 +101,14 @@ pub(super) fn cover(
             }
         }
         let kept = width.min(STEPS.saturating_sub(steps.len()));
+        if next.len() > kept && width > NARROW {
+            let rest = Rest { counts, reach, prices };
+            if let Some((node, ways)) = rest.prune(&mut next, kept, work) {
+                let mut path = trace(&steps, node.before, usize::from(node.kind), node.position);
+                path.extend(ways);
+                return Outcome::Covered(path);
+            }
+        }
         if next.len() > kept {
             dropped = true;
             // The most to spare first; the combination itself breaks ties.
@@ -112,6 +127,57 @@ pub(super) fn cover(
         layer = next;
     }
     if dropped { Outcome::Undecided } else { Outcome::Impossible }
+}
+
+/// What is still to be covered.
+struct Rest<'a> {
+    counts: &'a [usize],
+    reach: &'a Reach<'a>,
+    prices: &'a Prices,
+}
+
+impl Rest<'_> {
+    /// Gives up what prices that are made anew for one of the layer, and then another, prove
+    /// to be impossible, until at most `kept` are left or that helps no more. Returns one
+    /// that they found to be possible, and its remaining steps.
+    fn prune(
+        &self,
+        layer: &mut Vec<Node>,
+        kept: usize,
+        work: &mut u64,
+    ) -> Option<(Node, Vec<(usize, usize)>)> {
+        let mut tries = 0;
+        for draw in 1.. {
+            if layer.len() <= kept || tries == TRIES {
+                break;
+            }
+            tries += 1;
+            // Spread over the layer by the golden ratio.
+            let spread = draw * 0x9e37_79b9_u64 % (1 << 32);
+            let place = (spread * layer.len() as u64) >> 32;
+            let node = layer[place as usize];
+            match prices::anew(self.reach, node.position, &self.left(&node), self.prices, work) {
+                Verdict::Covered(steps) => return Some((node, steps)),
+                Verdict::Impossible(prices) => {
+                    let before = layer.len();
+                    layer.retain(|other| {
+                        // Before that position they say nothing.
+                        other.position < node.position
+                            || prices.may_be_covered(other.position, &self.left(other))
+                    });
+                    if layer.len() * 10 < before * 9 {
+                        tries = 0;
+                    }
+                }
+                Verdict::Open(_) => {}
+            }
+        }
+        None
+    }
+
+    fn left(&self, node: &Node) -> Vec<usize> {
+        self.counts.iter().zip(&node.used).map(|(count, &used)| count - used as usize).collect()
+    }
 }
 
 fn trace(steps: &[Step], mut at: u32, kind: usize, end: usize) -> Vec<(usize, usize)> {

@@ -18,10 +18,12 @@
 //! Where a fleet has too many combinations of used workers for a table, a Lagrangian
 //! relaxation bounds what they can cover: a price for each kind of worker, and the
 //! cheapest path through the lengths. It leaves so few combinations that those of
-//! sixteen kinds with several workers each can be looked at.
+//! sixteen kinds with several workers each can be looked at; where it does not, prices are
+//! made anew for the rest of the way and the workers that are left there.
 //!
 //! [`baseline`] keeps the paper's own algorithms, as oracles and for comparison.
 
+mod alike;
 mod allocation;
 pub mod baseline;
 mod classes;

@@ -32,8 +32,8 @@ pub(super) enum Probe {
     Met(Chain),
     /// It cannot be met, nor can any bound below this one.
     Missed(f64),
-    /// Not decided within the memory that is allowed.
-    Undecided,
+    /// Not decided within the memory that is allowed: the next other bound is this one.
+    Undecided(f64),
 }
 
 /// Where to look first.
@@ -77,7 +77,7 @@ impl Found {
                     low = next.min(best.makespan);
                     from = next;
                 }
-                Probe::Undecided => from = f64::from_bits(at + 1),
+                Probe::Undecided(next) => from = next.min(best.makespan),
             }
             // Bits of positive numbers are ordered as the numbers are.
             at = u64::midpoint(from.to_bits(), best.makespan.to_bits());

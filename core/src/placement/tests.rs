@@ -263,7 +263,7 @@ proptest! {
             let mut merged = Reach::tabulated(&sorted, &fleet.kinds, bound);
             let classes = Classes::merge(&fleet.counts, &mut merged);
             let prices = match market.judge(&merged, &classes) {
-                Verdict::Impossible => {
+                Verdict::Impossible(_) => {
                     prop_assert!(!possible);
                     continue;
                 }
@@ -276,6 +276,20 @@ proptest! {
                 Verdict::Open(prices) => prices,
             };
             prop_assert_eq!(combinations::cover(classes.counts(), &merged, &prices).is_some(), possible);
+            let mut used = vec![0; classes.counts().len()];
+            // Prices for the rest of the way prove nothing that is wrong.
+            used[0] = 1;
+            let left: Vec<usize> =
+                classes.counts().iter().zip(&used).map(|(count, used)| count - used).collect();
+            let position = merged.end(0, 0);
+            if position < merged.goal() && left.iter().any(|&left| left > 0) {
+                let rest_is_possible = covers(&merged, position, &left);
+                match prices::anew(&merged, position, &left, &prices, &mut 0) {
+                    Verdict::Impossible(_) => prop_assert!(!rest_is_possible),
+                    Verdict::Covered(_) => prop_assert!(rest_is_possible),
+                    Verdict::Open(_) => {}
+                }
+            }
             let found = layers::cover(classes.counts(), &merged, &prices, 1 << 12, &mut 0);
             prop_assert_eq!(matches!(found, layers::Outcome::Covered(_)), possible);
             prop_assert!(!matches!(found, layers::Outcome::Undecided));
@@ -285,6 +299,17 @@ proptest! {
             }
         }
     }
+}
+
+/// Whether some order of those that are left covers the rest, by trying each.
+fn covers(reach: &Reach<'_>, position: usize, left: &[usize]) -> bool {
+    position == reach.goal()
+        || (0..left.len()).filter(|&kind| left[kind] > 0).any(|kind| {
+            let mut left = left.to_vec();
+            left[kind] -= 1;
+            let end = reach.end(kind, position);
+            end > position && covers(reach, end, &left)
+        })
 }
 
 fn permutations(items: &mut [f64], from: usize, visit: &mut impl FnMut(&[f64])) {
@@ -349,6 +374,25 @@ fn sixteen_kinds_of_many_workers_have_a_proven_optimum() {
     let bound = f64::from_bits(got.makespan.to_bits() - 1);
     let most = |time: &f64| (1..=999).rev().find(|&s| interference.at(s) * time * 100.0 <= bound);
     assert!(times.iter().filter_map(most).sum::<usize>() < 999);
+}
+
+/// Was refused: too many combinations were left where prices are made for the whole way only.
+#[test]
+fn a_curve_in_steps_has_a_proven_optimum() {
+    // SplitMix64.
+    let mut state = 0xecda_c3a5_189c_5330_u64;
+    let lengths = std::iter::repeat_with(|| {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        9_000.0 + (((z ^ (z >> 31)) >> 11) as f64 / (1_u64 << 53) as f64 * 1_000.0).floor()
+    });
+    let lengths: Vec<f64> = lengths.take(351).collect();
+    assert_eq!(lengths[..3], [9289.0, 9349.0, 9905.0]);
+    let steps = Interference::new((0..64).map(|size| 1.3794_f64.powi(size / 3)).collect()).unwrap();
+    let times: Vec<f64> = (0..96).map(|i| 0.006 + 0.0011 * f64::from(i % 16)).collect();
+    let got = place(&lengths, &times, &steps).unwrap();
+    check(got.makespan, &got.groups, &times, &lengths, &steps);
 }
 
 #[test]

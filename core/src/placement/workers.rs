@@ -15,7 +15,7 @@ const MANY: usize = 1 << 26;
 /// Combinations in a layer, from a plan that is good to one that is proven.
 const WIDTHS: [usize; 4] = [1 << 7, 1 << 11, 1 << 14, 1 << 17];
 /// Groups that are tried before no more is undertaken: tens of seconds.
-const MOST_WORK: u64 = 1 << 27;
+const MOST_WORK: u64 = 1 << 28;
 
 /// Which worker takes which trajectories.
 #[derive(Debug, Clone, PartialEq)]
@@ -99,15 +99,15 @@ pub(super) fn by_prices(
             let classes = Classes::merge(&fleet.counts, &mut reach);
             let counts = classes.counts();
             let steps = match market.judge(&reach, &classes) {
-                Verdict::Impossible => None,
+                Verdict::Impossible(_) => None,
                 Verdict::Covered(steps) => Some(steps),
-                Verdict::Open(_) if work > MOST_WORK => return Probe::Undecided,
+                Verdict::Open(_) if work > MOST_WORK => return Probe::Undecided(reach.next()),
                 Verdict::Open(prices) => {
                     match layers::cover(counts, &reach, &prices, width, &mut work) {
                         layers::Outcome::Covered(steps) => Some(steps),
                         layers::Outcome::Impossible => None,
                         layers::Outcome::Undecided if i + 1 < WIDTHS.len() || many(counts) => {
-                            return Probe::Undecided;
+                            return Probe::Undecided(reach.next());
                         }
                         layers::Outcome::Undecided => combinations::cover(counts, &reach, &prices),
                     }

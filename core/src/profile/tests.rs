@@ -109,6 +109,30 @@ fn fifty_actions_teach_durations_to_a_tenth() {
     assert!(error < 0.1, "{error}");
 }
 
+/// Fifty actions that use a part of a core, each another part: how much slower the estimate
+/// takes them to be on a smaller share is how much of a core it takes them to use.
+#[test]
+fn fifty_actions_teach_the_use_of_cpu_to_a_tenth() {
+    let mut random = Random(11);
+    let share = 0.125;
+    let errors = (0..200).map(|_| {
+        let used = 0.2 + 0.3 * random.uniform();
+        let sigma = random.uniform() * 0.5;
+        let mut profiles = Profiles::default();
+        for _ in 0..50 {
+            let noise = (sigma * random.normal() - sigma * sigma / 2.0).exp();
+            let duration = 1.0 + 20.0 * random.uniform();
+            profiles.learn(&key(0), sample(1.0, duration, duration * used * noise));
+        }
+        let (units, nothing) = (choice(&[share, 1.0]), Prior::default());
+        let work = profiles.work(&key(0), &units, nothing, nothing).unwrap();
+        let slower = work.least().seconds / seconds(&work, 1.0);
+        (slower * share / used - 1.0).abs()
+    });
+    let error = median(errors.collect());
+    assert!(error < 0.1, "{error}");
+}
+
 #[test]
 fn a_prior_ten_times_wrong_is_soon_forgotten() {
     for factor in [10.0, 0.1] {
