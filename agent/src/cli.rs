@@ -1,5 +1,6 @@
 //! The command line of `rollwright-agent`.
 
+use std::io::IsTerminal as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -94,7 +95,7 @@ pub struct Cli {
     /// This node's own policy (YAML or JSON): images, maxMemoryBytes, maxPids,
     /// maxDiskBytes, requireDiskBound, minFreeDiskBytes, maxTmpfsBytes, maxOutputBytes,
     /// network, closedCidrs, forbiddenCidrs, dnsServers, pull; for engines on GPUs
-    /// engines.images, .programs, .models, .network, .pull
+    /// engines.images, .programs, .env, .models, .network, .pull
     #[arg(long)]
     policy: Option<PathBuf>,
     /// ResourcePool that this node's GPUs belong to [default: the node's own]
@@ -267,7 +268,10 @@ fn init_beside_us() -> anyhow::Result<PathBuf> {
 fn start_log(format: LogFormat) {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env()
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal());
     match format {
         LogFormat::Text => log.init(),
         LogFormat::Json => log.json().init(),
