@@ -124,7 +124,10 @@ impl Gpu {
             let (reason, message) = if known {
                 ("EngineNotTakenOver", "the engine that the call ran on could not be taken over")
             } else {
-                ("AgentLost", "agent or queue was restarted as the call was started, and the agent knows nothing of it")
+                (
+                    "AgentLost",
+                    "agent or queue was restarted as the call was started, and the agent knows nothing of it",
+                )
             };
             self.ended(&action, Err(fault::infrastructure(reason, message)));
             // It may wait there, where its caller asked again before its node was known.
