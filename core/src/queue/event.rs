@@ -27,7 +27,8 @@ pub enum Event {
     Release {
         /// Which permit.
         permit: PermitId,
-        /// The API asked everybody to stay away for so long (429).
+        /// The API asked everybody to stay away for so long (429); 0 where it did not say for
+        /// how long.
         retry_after: Option<Duration>,
     },
     /// A node's agent is connected and says what it has.

@@ -110,11 +110,18 @@ impl Queue {
     }
 
     pub(super) fn release_permit(&mut self, id: &PermitId, retry_after: Option<Duration>) {
-        if let Some(wait) = retry_after
-            && let Some(permit) = self.permits.get(id)
+        if let Some(permit) = self.permits.get(id)
+            && let Some(expires) = permit.expires
             && let Some(line) = self.quotas.get_mut(&permit.quota)
         {
-            line.quota.block(self.now + wait);
+            let granted = Time::ZERO + expires.since(Time::ZERO + permit.ttl);
+            match retry_after {
+                None => line.quota.answered(granted),
+                Some(said) => {
+                    let said = Some(said).filter(|said| !said.is_zero());
+                    line.quota.refused(granted, said, self.now);
+                }
+            }
         }
         self.end_permit(id, None);
     }

@@ -1,8 +1,11 @@
 //! Named quotas: how many at once, and how many starts in a period.
 
+mod backoff;
+
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use self::backoff::Backoff;
 use crate::time::Time;
 
 /// The bounds of a quota; at least one should be set.
@@ -40,6 +43,7 @@ pub struct Quota {
     starts: VecDeque<(Time, u32)>,
     started: u32,
     blocked_until: Option<Time>,
+    backoff: Backoff,
 }
 
 impl Quota {
@@ -88,8 +92,21 @@ impl Quota {
         self.held = self.held.saturating_sub(amount);
     }
 
-    /// Nobody is let through before `until`: the API answered 429.
-    pub fn block(&mut self, until: Time) {
+    /// The API refused (429) a call that began then, and said for how long everybody should
+    /// stay away, or did not: then that is 1 s, twice as long each time, at most a minute.
+    pub fn refused(&mut self, began: Time, said: Option<Duration>, now: Time) {
+        if let Some(wait) = said.or_else(|| self.backoff.refused(began, now)) {
+            self.block(now + wait);
+        }
+    }
+
+    /// The API answered a call that began then.
+    pub fn answered(&mut self, began: Time) {
+        self.backoff.answered(began);
+    }
+
+    /// Nobody is let through before `until`.
+    fn block(&mut self, until: Time) {
         self.blocked_until = self.blocked_until.max(Some(until));
     }
 
@@ -163,6 +180,30 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_429_without_a_time_stops_everybody_for_longer_and_longer() {
+        let mut quota = Quota::new(QuotaLimit { concurrency: Some(9), rate: None });
+        let mut now = Time::ZERO;
+        for wait in [1, 2, 4] {
+            let until = now + Duration::from_secs(wait);
+            // Two at once are refused: one wait.
+            for _ in 0..2 {
+                quota.refused(now, None, now);
+            }
+            assert!(!quota.try_take(1, now));
+            assert_eq!(quota.next_room(now), Some(until));
+            now = until;
+            assert!(quota.try_take(1, now));
+            now = now + Duration::from_nanos(1);
+        }
+        quota.answered(now);
+        quota.refused(now, None, now);
+        assert_eq!(quota.next_room(now), Some(now + Duration::from_secs(1)));
+        // What is said counts as it is.
+        quota.refused(now, Some(Duration::from_secs(7)), now);
+        assert_eq!(quota.next_room(now), Some(now + Duration::from_secs(7)));
     }
 
     #[test]

@@ -230,7 +230,7 @@ async fn permits_wait_in_line_and_return() {
         (json_of(&body)["quotas"][0]["waiting"] == 1).then_some(())
     })
     .await;
-    // 0 is no time at all, and nonsense does not keep the permit.
+    // 0 is a refusal without a time, and nonsense does not keep the permit.
     assert_eq!(http(&dir, "DELETE", "/v1/permits/p1?retry_after_s=0", b"").await.0, 200);
     assert_eq!(waiting.await.unwrap(), 200);
     assert_eq!(http(&dir, "DELETE", "/v1/permits/p3?retry_after_s=-1", b"").await.0, 400);

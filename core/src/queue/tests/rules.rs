@@ -64,6 +64,32 @@ fn waiting_for_quota_never_stops_cpu_work() {
 }
 
 #[test]
+fn a_refusal_without_a_time_keeps_everybody_away_for_longer_and_longer() {
+    const SECOND: u64 = 1_000_000_000;
+    let mut world = ready(quota_of(1), 2, 1);
+    let held = |world: &World| world.queue.stats().quotas[0].held;
+    world.acquire(0, 1);
+    for (p, seconds) in [1, 2, 4].into_iter().enumerate() {
+        assert_eq!(held(&world), 1);
+        // Time passes between the start of a call and its answer.
+        world.pass(1);
+        world.send(Event::Release { permit: permit(p), retry_after: Some(Duration::ZERO) });
+        world.acquire(p + 1, 1);
+        world.pass(seconds * SECOND - 1);
+        assert_eq!(held(&world), 0, "{seconds} s have not passed");
+        world.pass(1);
+    }
+    // One that is answered ends it.
+    world.send(Event::Release { permit: permit(3), retry_after: None });
+    world.acquire(4, 1);
+    world.pass(1);
+    world.send(Event::Release { permit: permit(4), retry_after: Some(Duration::ZERO) });
+    world.acquire(5, 1);
+    world.pass(SECOND);
+    assert_eq!(held(&world), 1);
+}
+
+#[test]
 fn a_burst_of_one_job_does_not_starve_another() {
     let mut config = Config::default();
     config.weights.insert(job(1), 2);

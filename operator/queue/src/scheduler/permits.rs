@@ -94,10 +94,9 @@ impl Scheduler {
         request: &pb::ReleaseRequest,
         reply: Reply<()>,
     ) {
-        // It goes back whatever the rest of the request says: 0 is no time at all, and
-        // too long is as long as may be.
+        // It goes back whatever the rest of the request says: 0 is a refusal without a time,
+        // and too long is as long as may be.
         let retry_after = request.retry_after.and_then(|after| Duration::try_from(after).ok());
-        let retry_after = retry_after.filter(|after| *after > Duration::ZERO);
         let retry_after = retry_after.map(|after| after.min(MAX_RETRY_AFTER));
         let permit = PermitId::new(&request.permit_id).map_err(convert::bad_id);
         let answer = permit.map(|permit| {
