@@ -118,11 +118,11 @@ impl Backend for Engines {
     async fn wake_on(&self, engine: EngineId, chunk: Chunk) -> Result<(), Trouble> {
         let program = self.program(engine)?;
         let mover = self.mover(program.spec.evict)?;
-        let moved = Program { chunk, ..program.clone() };
+        let there = Program { chunk, ..program.clone() };
         // Whatever comes of it: that is where its memory is looked for.
-        self.known().insert(engine, moved.clone());
+        self.known().insert(engine, there.clone());
         mover.wake_on(&program, chunk).await?;
-        self.launcher.moved(&moved).await
+        self.launcher.moved(&there).await
     }
 
     async fn is_movable(&self, engine: EngineId) -> bool {

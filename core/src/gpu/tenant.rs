@@ -53,6 +53,7 @@ pub enum State {
 
 /// What is known of an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Tenant {
     /// What it serves.
     pub kind: Kind,
