@@ -12,8 +12,9 @@ use rollwright_core::gpu::{EngineId, Event, OrderId, Proof, Trouble};
 use rollwright_core::ids::ActionId;
 use tokio::sync::mpsc;
 
-use crate::engines::{chunk, end, held, launch, model, scores, station};
+use crate::engines::{chunk, end, held, launch, model, station};
 use crate::machine::{CONTEXT, LIMIT, Machine, order, python, take_back};
+use crate::scores::scores;
 
 const ENGINE: EngineId = EngineId(4);
 

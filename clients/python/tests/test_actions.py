@@ -133,12 +133,22 @@ def test_an_interrupted_action_is_cancelled() -> None:
     assert stub.seen()[-1] == ("POST", "/v1/actions/a%2F1/cancel")
 
 
-def test_a_permit_is_returned_and_tells_when_its_api_asked_to_stay_away() -> None:
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ({"retry_after": 7.5}, "?retry_after_s=7.5"),
+        ({"status": 429}, "?retry_after_s=0.0"),
+        ({"status": 400}, ""),
+    ],
+)
+def test_a_permit_is_returned_and_tells_when_its_api_asked_to_stay_away(
+    said: dict[str, Any], told: str
+) -> None:
     held, returned = httpx.Response(200, json={"queue_s": 0}), httpx.Response(200, json={})
     queue, stub = client(held, returned)
     with pytest.raises(UserFault), queue.permit("api", amount=2, ttl=60):
-        raise UserFault("TooManyRequests", "slow down", retry_after=7.5)
+        raise UserFault("TooManyRequests", "slow down", **said)
     body = stub.body(0)
     permit = body.pop("permit_id")
     assert body == {"quota": "api", "amount": 2, "ttl": 60}
-    assert stub.seen()[-1] == ("DELETE", f"/v1/permits/{permit}?retry_after_s=7.5")
+    assert stub.seen()[-1] == ("DELETE", f"/v1/permits/{permit}{told}")

@@ -25,7 +25,8 @@ impl World {
     /// One more machine, which comes and has two GPUs.
     fn comes(&mut self, n: usize) {
         let lost = std::collections::BTreeSet::new();
-        let machine = Machine { gpus: 2, up: false, known: false, draining: false, lost };
+        let machine =
+            Machine { gpus: 2, up: false, known: false, draining: false, lost, moves: false };
         self.machines.insert(node(n), machine);
         self.join(&node(n), false);
     }
@@ -56,7 +57,7 @@ fn engines_of_a_node_that_was_forgotten_are_taken_over() {
     world.submit(0, kind(0, 1), 1000);
     world.settle();
     world.leave(&node(0));
-    world.pass(FORGET - secs(1));
+    world.pass(FORGET.saturating_sub(secs(1)));
     assert_eq!(world.pool.engines().count(), 1);
     world.pass(secs(1));
     assert_eq!((world.pool.engines().count(), world.pool.gpus()), (0, 0));

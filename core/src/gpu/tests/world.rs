@@ -98,6 +98,7 @@ pub(super) struct Task {
 }
 
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "a model keeps apart what is true")]
 pub(super) struct Machine {
     pub(super) gpus: u32,
     pub(super) up: bool,

@@ -21,6 +21,8 @@ from .sandbox import Sandbox
 from .transport import Transport
 
 _log = logging.getLogger("rollwright")
+_BUSY = 429
+"""HTTP: too many requests."""
 _SILENCE = 60.0
 """Seconds without a word after which an action or an opening is asked for again."""
 _LAST_WORDS = 10.0
@@ -242,7 +244,8 @@ class ActionClient:
     ) -> Iterator[None]:
         """Holds a permit of a quota while the body runs.
 
-        A fault with `retry_after` that leaves the body keeps everybody away for that time.
+        A fault with `retry_after` that leaves the body keeps everybody away for that time, one
+        with status 429 alone for 1, 2, 4, ... 60 s until a call is answered.
         `deadline` bounds the seconds of waiting; after `ttl` seconds it returns by itself.
         """
         permit_id, held, later = new_id(), False, None
@@ -258,7 +261,10 @@ class ActionClient:
             held = True
             yield
         except Fault as fault:
-            later = fault.retry_after if held else None
+            if held:
+                later = fault.retry_after
+                if later is None and fault.status == _BUSY:
+                    later = 0.0
             raise
         finally:
             with last_words(_LAST_WORDS):
