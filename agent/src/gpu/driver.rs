@@ -323,8 +323,8 @@ pub(super) async fn prove(
     device: &dyn Device,
     engine: EngineId,
 ) -> Result<Proof, Trouble> {
-    let asleep = backend.is_asleep(engine).await?;
-    let at = backend.occupant(engine).await?;
+    // Each by its own means, and neither waits for the other.
+    let (asleep, at) = tokio::try_join!(backend.is_asleep(engine), backend.occupant(engine))?;
     let held = device.held(engine, at.as_ref()).await?;
     let answers = !asleep && backend.probe(engine).await?;
     let movable = asleep && backend.is_movable(engine).await;
@@ -338,8 +338,8 @@ async fn evict(
     residue: u64,
 ) -> Result<Proof, Trouble> {
     backend.evict(engine).await?;
-    let asleep = backend.is_asleep(engine).await?;
-    let at = backend.occupant(engine).await?;
+    // Each by its own means, and neither waits for the other.
+    let (asleep, at) = tokio::try_join!(backend.is_asleep(engine), backend.occupant(engine))?;
     let held = settled(device, engine, at.as_ref(), residue).await?;
     let movable = asleep && backend.is_movable(engine).await;
     Ok(Proof { asleep, held, answers: false, movable })

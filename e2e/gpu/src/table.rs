@@ -144,8 +144,17 @@ impl Table {
         let measured = format!("{overhead:.2}% of ACT");
         let wished = wish(overhead < 3.0, "< 3%");
         self.line("scheduler overhead, one at a time: neither call nor move", &measured, &wished);
-        let measured = format!("{:.2}% of ACT", share(sum(&run.times.proofs)));
-        self.line("of it proofs: questions, looks for processes, probes", &measured, "");
+        let part = |of: &[Duration]| {
+            format!("{:.2}% of ACT, {} of {:.2} ms", share(sum(of)), of.len(), mean(of) * 1e3)
+        };
+        self.line("of it questions whether an engine sleeps", &part(&run.times.questions), "");
+        let beside = "of it looks for an engine's processes, beside these";
+        self.line(beside, &part(&run.times.looks), "");
+        self.line("of it requests that show that it serves", &part(&run.times.probes), "");
+        let known = sum(&run.times.questions).max(sum(&run.times.looks)) + sum(&run.times.probes);
+        let rest = share(whole - sum(&run.calls) - moves - known - run.core.as_secs_f64());
+        let measured = format!("{rest:.2}% of ACT");
+        self.line("of it messages, waking of threads, the device's account", &measured, "");
         let core = run.core.as_secs_f64() / run.acts.len().max(1) as f64 * 1e6;
         self.line("of it the core's state machine", &format!("{core:.0} us an action"), "");
         let measured = format!("{candidates} texts, {:.0} ms", mean(&run.calls) * 1e3);

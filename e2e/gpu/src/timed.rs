@@ -18,9 +18,11 @@ pub(crate) struct Timed {
 pub(crate) struct Times {
     pub(crate) wakes: Vec<Duration>,
     pub(crate) evicts: Vec<Duration>,
-    /// Questions whether an engine sleeps, looks for its processes, and requests that show that
-    /// it serves.
-    pub(crate) proofs: Vec<Duration>,
+    /// Proofs: questions whether an engine sleeps; looks for its processes, at the same time as
+    /// these; and requests that show that it serves.
+    pub(crate) questions: Vec<Duration>,
+    pub(crate) looks: Vec<Duration>,
+    pub(crate) probes: Vec<Duration>,
 }
 
 impl Timed {
@@ -71,14 +73,14 @@ impl Backend for Timed {
     async fn is_asleep(&self, engine: EngineId) -> Result<bool, Trouble> {
         let begun = Instant::now();
         let asleep = self.inner.is_asleep(engine).await;
-        self.note(|times| &mut times.proofs, begun);
+        self.note(|times| &mut times.questions, begun);
         asleep
     }
 
     async fn probe(&self, engine: EngineId) -> Result<bool, Trouble> {
         let begun = Instant::now();
         let answers = self.inner.probe(engine).await;
-        self.note(|times| &mut times.proofs, begun);
+        self.note(|times| &mut times.probes, begun);
         answers
     }
 
@@ -89,7 +91,7 @@ impl Backend for Timed {
     async fn occupant(&self, engine: EngineId) -> Result<Option<Occupant>, Trouble> {
         let begun = Instant::now();
         let occupant = self.inner.occupant(engine).await;
-        self.note(|times| &mut times.proofs, begun);
+        self.note(|times| &mut times.looks, begun);
         occupant
     }
 

@@ -67,7 +67,7 @@ impl Processes {
     async fn death(&self, engine: EngineId, leader: Leader) -> Option<Trouble> {
         self.blocking(move |us| {
             log::shorten(&us.records.log(engine));
-            leader.session().is_empty().then(|| us.cause(engine))
+            (!leader.lives() && leader.session().is_empty()).then(|| us.cause(engine))
         })
         .await
         .unwrap_or_default()
@@ -101,25 +101,34 @@ impl Processes {
         }
     }
 
-    /// The living processes of an engine: those of its cgroup, and of its session.
-    fn members(&self, engine: EngineId) -> Result<Vec<u32>, Trouble> {
+    /// The living processes of an engine's cgroup; `None` where it has none.
+    fn enclosed(&self, engine: EngineId) -> Result<Option<Vec<u32>>, Trouble> {
+        let Some(fence) = &self.fence else { return Ok(None) };
+        let pids = fence.pids(engine).map_err(|error| {
+            Trouble::Unknown(format!("the processes of its cgroup cannot be read: {error}"))
+        })?;
+        Ok(pids.map(|pids| pids.into_iter().filter(|pid| session::lives(*pid)).collect()))
+    }
+
+    /// The living processes of its session. Looks at all of the machine.
+    fn session(&self, engine: EngineId) -> Vec<u32> {
         let recorded = || match self.records.read(engine)?.runs {
             Runs::Process(leader) => Some(leader),
             Runs::Unborn | Runs::Container(_) => None,
         };
-        let leader = self.roster.get(engine).or_else(recorded);
-        let enclosed = self.fence.as_ref().map_or(Ok(None), |fence| fence.pids(engine));
-        let enclosed = enclosed.map_err(|error| {
-            Trouble::Unknown(format!("the processes of its cgroup cannot be read: {error}"))
-        })?;
-        let mut pids: BTreeSet<u32> = leader.iter().flat_map(Leader::session).collect();
-        pids.extend(enclosed.into_iter().flatten().filter(|pid| session::lives(*pid)));
-        Ok(pids.into_iter().collect())
+        self.roster.get(engine).or_else(recorded).map_or_else(Vec::new, |leader| leader.session())
+    }
+
+    /// The living processes of an engine: those of its cgroup, which holds all that it starts;
+    /// without one, those of its session.
+    fn members(&self, engine: EngineId) -> Result<Vec<u32>, Trouble> {
+        Ok(self.enclosed(engine)?.unwrap_or_else(|| self.session(engine)))
     }
 
     /// All that is to end with an engine: what has left its session still carries its mark.
     fn descendants(&self, engine: EngineId) -> Result<Vec<u32>, Trouble> {
-        let mut pids: BTreeSet<u32> = self.members(engine)?.into_iter().collect();
+        let enclosed = self.enclosed(engine)?.into_iter().flatten();
+        let mut pids: BTreeSet<u32> = enclosed.chain(self.session(engine)).collect();
         let marked = session::marked(&self.mark()).into_iter().filter(|(_, of)| *of == engine);
         pids.extend(marked.map(|(pid, _)| pid));
         Ok(pids.into_iter().collect())
@@ -243,8 +252,7 @@ fn stand_alone(command: &mut tokio::process::Command, entry: Option<File>) {
 /// A port of this machine's loopback that nobody listens on now.
 fn free_port() -> Result<u16, Trouble> {
     let free = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
-    let free = free.map(|address| address.port());
-    free.map_err(|error| Trouble::Refused(Order::Launch, format!("no port is free: {error}")))
+    free.map(|at| at.port()).map_err(|error| refused(format!("no port is free: {error}")))
 }
 
 #[async_trait]
@@ -348,10 +356,9 @@ mod tests {
         if let Some(record) = record {
             std::fs::write(dir.path().join("engines/5.json"), record).unwrap();
         }
-        let (name, value) = (MARK, format!("{}/5", processes.owner));
         let mut sleep = std::process::Command::new("sleep");
-        let child = sleep.arg("1000").env(name, value).spawn().unwrap();
-        (dir, processes, child)
+        sleep.arg("1000").env(MARK, format!("{}/5", processes.owner));
+        (dir, processes, sleep.spawn().unwrap())
     }
 
     #[tokio::test]

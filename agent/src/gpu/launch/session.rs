@@ -36,6 +36,12 @@ impl Leader {
             && stat(self.pid).is_none_or(|stat| stat.started == self.started)
     }
 
+    /// Whether it runs itself: that is known without a look at any other.
+    pub(super) fn lives(&self) -> bool {
+        let runs = stat(self.pid).is_some_and(|s| s.started == self.started && s.state != 'Z');
+        runs && boot().is_some_and(|boot| boot == self.boot)
+    }
+
     /// The living processes of its session.
     pub(super) fn session(&self) -> Vec<u32> {
         if !self.same() {

@@ -1,5 +1,7 @@
 //! Containers over a **fake** of Docker, which answers late or not at all.
 
+mod enclosed;
+
 use std::sync::{Arc, Mutex};
 
 use axum::extract::{Request, State};
