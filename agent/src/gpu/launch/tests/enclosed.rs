@@ -1,6 +1,5 @@
 //! The processes of an engine, with a cgroup (a tree of files) and without.
 
-use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::Stdio;
 use std::sync::Arc;
@@ -10,26 +9,14 @@ use tokio::sync::mpsc;
 
 use crate::gpu::launch::record::{Leader, Record, Runs};
 use crate::gpu::launch::{Fence, Launcher as _, Processes, Records};
-use crate::gpu::spec::{EngineKind, EngineSpec, EvictBy, Needs};
+use crate::gpu::spec::EngineSpec;
 use crate::policy::EnginePolicy;
 
 const ENGINE: EngineId = EngineId(5);
 
 /// Engine 5, which runs as the leader of a session.
 fn running(records: &Records) -> std::process::Child {
-    let spec = EngineSpec {
-        service: "s".into(),
-        engine: EngineKind::Other,
-        image: None,
-        args: Vec::new(),
-        env: BTreeMap::new(),
-        model: String::new(),
-        served_name: String::new(),
-        degree: 1,
-        evict: EvictBy::EngineSleep,
-        probe: None,
-        footprint: Needs::default(),
-    };
+    let spec = EngineSpec::bare();
     // It leads no group yet, so `setsid` becomes the program.
     let mut command = std::process::Command::new("setsid");
     // It holds no pipe of the test's open where that fails.
