@@ -7,7 +7,9 @@
 # --profile quick -p rollwright-gpu-bench); without it the program is built here. Without PyTorch,
 # ROLLWRIGHT_WITHOUT_PYTORCH=1 has the processor work on weights that are on the GPU: slow, so give
 # small --bytes and --large. --fake needs none of that and is marked in the table.
-# The table goes to stdout and to target/gpu-bench.md, or where --out says.
+# The table goes to stdout and to target/gpu-bench.md, or where --out says. Options, beside --fake:
+# --services, --bytes, --cap, --large, --actions, --at-once, --work, --seed, --out and others of the
+# program, which are explained where it is built: ROLLWRIGHT_GPU_BENCH=... e2e/gpu/bench.sh --help
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
@@ -32,6 +34,13 @@ gpu_python() {
 has_room() { [ "$(df -B1 --output=avail "$1" 2>/dev/null | tail -1)" -ge "$models" ] 2>/dev/null; }
 
 bench=${ROLLWRIGHT_GPU_BENCH:-}
+case " $* " in
+*" --help "* | *" -h "*)
+  [ -z "$bench" ] || exec "$bench" --help
+  sed -n '2,/^set /{s/^# \{0,1\}//p}' "$0"
+  exit
+  ;;
+esac
 if [ -z "$bench" ]; then
   target=${CARGO_TARGET_DIR:-$root/target}
   say "building the benchmark"
