@@ -155,6 +155,22 @@ impl Rewards {
         Ok(Calls(self.pair.client().await?))
     }
 
+    /// Ids of the requests that the engines have, or had, by their own account.
+    pub async fn asked(&self) -> anyhow::Result<Vec<String>> {
+        let http = reqwest::Client::builder().no_proxy().timeout(LIMIT).build()?;
+        let mut asked = Vec::new();
+        for pid in engines_below(self.pair.dir()) {
+            let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline"))?;
+            let port = line.split('\0').skip_while(|part| *part != "--port").nth(1);
+            let port = port.context("an engine without a port")?;
+            let url = format!("http://127.0.0.1:{port}/sim/requests");
+            let said: Value = http.get(url).send().await?.json().await?;
+            let requests = said["requests"].as_array().context("no requests")?;
+            asked.extend(requests.iter().filter_map(|of| of["rid"].as_str()).map(str::to_owned));
+        }
+        Ok(asked)
+    }
+
     /// What goes wrong on the fake of the first agent's node.
     pub fn failures(&self) -> Failures {
         Failures(self.pair.dir().join("agent/fake-gpus"))

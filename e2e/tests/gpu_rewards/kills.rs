@@ -33,7 +33,9 @@ async fn a_call_that_runs_outlives_its_queue_and_not_its_agent() -> anyhow::Resu
 
     // The queue is killed while it runs; its caller asks again.
     let lost = beside(&calls, "slow", "judge", 200);
-    until_running(&calls, "judge").await?;
+    // Its start is on disk before its agent hears of it: a queue that ends between gives it up.
+    let asked = async || Ok(rewards.asked().await?.iter().any(|id| id == "slow"));
+    wait::until("its engine has it", LIMIT, asked).await?;
     rewards.kill_queue().await?;
     ensure!(lost.await?.is_err());
     rewards.start_queue().await?;
