@@ -106,6 +106,11 @@ async fn an_engine_is_where_it_was_moved_to() {
     assert!(!proof.asleep && !proof.movable && proof.answers, "{proof:?}");
     assert_eq!((fake.used(0), fake.used(3)), (0, 6));
     assert_eq!(desk.hello().await.unwrap().engines[0].first_gpu, 3);
+    // The link that follows: what was not acknowledged is told again.
+    let (outbox, mut messages) = mpsc::channel(10);
+    desk.attach(outbox).await;
+    let again = messages.recv().await.unwrap().message;
+    assert!(matches!(&again, Some(FromAgent::EngineReport(told)) if told.order == 9), "{again:?}");
     // Where there can be none it is told so, and stays where it is.
     result(&desk, &mut messages, evict(10)).await;
     let Said::Trouble(trouble) = result(&desk, &mut messages, wake(11, 128)).await else {
