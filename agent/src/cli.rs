@@ -109,7 +109,7 @@ pub struct Cli {
     /// Sandboxes that are made ready at the same time
     #[arg(long, default_value_t = 4)]
     resets_at_once: usize,
-    /// Remove all sandboxes when the agent is told to end
+    /// Remove all sandboxes, and end all engines, when the agent is told to end
     #[arg(long)]
     remove_on_exit: bool,
     /// Address of /metrics and /healthz

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollwright_core::fault::{Fault, FaultKind};
-use rollwright_core::gpu::{Chunk, EngineId, Event, Order, OrderId, Proof, Trouble};
+use rollwright_core::gpu::{
+    Chunk, ENGINE_UNREACHABLE, EngineId, Event, Order, OrderId, Proof, Trouble,
+};
 use rollwright_core::ids::ActionId;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{AbortHandle, JoinError, JoinSet};
@@ -19,6 +21,8 @@ use super::spec::{EngineSpec, Occupant};
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// How long memory may take to follow.
 const FOLLOWS_IN: Duration = Duration::from_secs(2);
+/// How long an engine may take to answer its probe after a call of it broke off.
+const PROBE: Duration = Duration::from_secs(10);
 
 /// A command of the core, as it reaches the node: see [`rollwright_core::gpu::Command`].
 #[derive(Debug, Clone, PartialEq)]
@@ -269,7 +273,14 @@ impl Driver {
                 let message = "the engine of the reward service is gone";
                 return Err(Fault::new(FaultKind::Infrastructure, "EngineGone", message));
             };
-            caller.call(&id, &address).await
+            match caller.call(&id, &address).await {
+                Err(fault)
+                    if fault.reason == ENGINE_UNREACHABLE && answers(&*backend, engine).await =>
+                {
+                    Err(broken_off(&fault))
+                }
+                result => result,
+            }
         });
         self.calls.insert(action.clone(), (engine, call.abort_handle()));
         self.tasks.spawn(async move {
@@ -329,6 +340,22 @@ pub(super) async fn prove(
     let answers = !asleep && backend.probe(engine).await?;
     let movable = asleep && backend.is_movable(engine).await;
     Ok(Proof { asleep, held, answers, movable })
+}
+
+/// Whether an engine answers its probe now.
+async fn answers(backend: &dyn Backend, engine: EngineId) -> bool {
+    let asked = tokio::time::timeout(PROBE, backend.probe(engine)).await;
+    matches!(asked, Ok(Ok(true)))
+}
+
+/// An engine that answers its probe is no worse for a connection that it closed: who refuses a
+/// request before reading it does that, and one caller's request must not cost all the engine.
+fn broken_off(fault: &Fault) -> Fault {
+    let message = format!(
+        "{}; it answers its probe, so it stays: perhaps it refuses this request before it has read it",
+        fault.message
+    );
+    Fault { reason: "CallBrokeOff".into(), message, ..fault.clone() }
 }
 
 async fn evict(

@@ -23,6 +23,48 @@ impl Caller for Hangs {
     }
 }
 
+/// Finds the engine's connection broken.
+struct BreaksOff;
+
+#[async_trait]
+impl Caller for BreaksOff {
+    async fn call(&self, _: &ActionId, _: &str) -> Result<(), Fault> {
+        let kind = FaultKind::Infrastructure;
+        Err(Fault::new(kind, rollwright_core::gpu::ENGINE_UNREACHABLE, "broken pipe"))
+    }
+}
+
+#[tokio::test]
+async fn an_engine_is_unreachable_only_where_its_probe_has_no_answer() {
+    let (fake, _) = fake();
+    let driver = Driver::new(fake.clone(), fake, Arc::new(BreaksOff));
+    let (commands, orders) = mpsc::channel(10);
+    let (reports, mut events) = mpsc::channel(10);
+    tokio::spawn(driver.run(orders, reports));
+    let (engine, order, limit) = (EngineId(1), OrderId(1), LIMIT);
+    let chunk = rollwright_core::gpu::Chunk::new(0, 0, kind(0).degree).unwrap();
+    let spec = Arc::new(spec(kind(0)));
+    commands.send(Instruction::Launch { engine, order, spec, chunk, limit }).await.unwrap();
+    assert!(matches!(events.recv().await, Some(Event::Restored(_, _, Ok(_)))));
+    let run = |id| Instruction::Run { action: ActionId::new(id).unwrap(), engine };
+    commands.send(run("awake")).await.unwrap();
+    assert_eq!(reason(events.recv().await), "CallBrokeOff");
+    let order = OrderId(2);
+    commands.send(Instruction::Evict { engine, order, residue: 1, limit }).await.unwrap();
+    assert!(matches!(events.recv().await, Some(Event::Evicted(_, _, Ok(_)))));
+    // Asleep: its probe has no answer.
+    commands.send(run("asleep")).await.unwrap();
+    assert_eq!(reason(events.recv().await), "EngineUnreachable");
+}
+
+/// Why a call has failed.
+fn reason(event: Option<Event>) -> String {
+    match event {
+        Some(Event::Finished { result: Err(fault), .. }) => fault.reason.into_owned(),
+        other => panic!("{other:?}"),
+    }
+}
+
 #[tokio::test]
 async fn a_cancelled_call_ends_and_one_whose_engine_is_ended_is_not_reported() {
     let (fake, _) = fake();

@@ -26,7 +26,7 @@ const MAX_DEGREES: usize = 4;
 const MAX_DURATION: Duration = Duration::from_hours(24);
 
 /// Parts of the paths that move an engine, or change what it serves: the agent's alone.
-const OF_THE_AGENT: [&str; 27] = [
+const OF_THE_AGENT: [&str; 29] = [
     "abort_request",
     "abort_requests",
     "collective_rpc",
@@ -43,8 +43,10 @@ const OF_THE_AGENT: [&str; 27] = [
     "reset_prefix_cache",
     "resume",
     "resume_memory_occupation",
+    "scale_elastic_ep",
     "set_internal_state",
     "sleep",
+    "slow_down",
     "start_weight_update",
     "unload_lora_adapter",
     "update_weight_version",
