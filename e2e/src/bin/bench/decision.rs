@@ -47,11 +47,15 @@ fn measure_with(waiting: usize) -> anyhow::Result<Row> {
     })
 }
 
-/// Nanoseconds of each end, and of what it lets start.
+/// Nanoseconds of each end, and of what it lets start; and of each moment that the queue waits for.
 fn ends(policy: Policy, waiting: usize) -> anyhow::Result<Histogram<u64>> {
     let mut world = World::new(policy, waiting)?;
     let mut times = Histogram::<u64>::new(3)?;
     for _ in 0..EVENTS {
+        // What waits for others to be submitted with it starts then.
+        while let Some(ticked) = world.tick_before_next_end() {
+            times.record(ticked)?;
+        }
         let Reverse((at, node, action, attempt)) = world.running.pop().context("nothing runs")?;
         world.now = at.max(world.now);
         let report = NodeReport::ActionEnded {
@@ -139,6 +143,17 @@ impl World {
             foresight,
         }));
         Ok(())
+    }
+
+    /// Lets time pass until the queue wants it, if no action ends before.
+    fn tick_before_next_end(&mut self) -> Option<u64> {
+        let due = self.queue.next_wakeup()?.as_nanos();
+        let next = self.running.peek().map(|Reverse((at, ..))| *at);
+        if next.is_some_and(|next| next <= due) {
+            return None;
+        }
+        self.now = due.max(self.now);
+        Some(self.timed(Event::Tick))
     }
 
     /// Hands one event over, notes what was started, and returns the nanoseconds of
