@@ -142,17 +142,16 @@ impl Queue {
             // One action of a trajectory waits at a time, as a rule.
             idle_trajectories: node.trajectories.len().saturating_sub(node.line.len()),
         };
-        let Decision { resizes, starts } = elastic.decide(&line);
+        let Decision { resizes, starts: given } = elastic.decide(&line);
         let resizes = resizes.into_iter().map(|given| (seqs[given.index], given.units));
         let resizes: Vec<_> = resizes.collect();
-        let (mut gathers, mut now) = (None, Vec::with_capacity(starts.len()));
-        for Given { index, units } in starts {
+        let (mut gathers, mut starts) = (None, Vec::with_capacity(given.len()));
+        for Given { index, units } in given {
             match gathering(order[index], units).filter(|due| *due > self.now) {
                 Some(due) => gathers = Some(gathers.map_or(due, |first: Time| first.min(due))),
-                None => now.push((order[index].0.seq, units)),
+                None => starts.push((order[index].0.seq, units)),
             }
         }
-        let starts = now;
         // All that was looked at starts: look at what stands behind it. A share that was
         // thought to take a core may have found room on one that is kept.
         let inside = spare > 0 && starts.iter().any(|(_, units)| units.is_share());

@@ -12,6 +12,23 @@ use super::failures::fake;
 use super::node::{LIMIT, kind, spec};
 use crate::gpu::{Caller, Driver, Instruction};
 
+const ENGINE: EngineId = EngineId(1);
+
+/// A driver that makes its calls by `caller`, with the engine launched.
+async fn launched(caller: impl Caller) -> (mpsc::Sender<Instruction>, mpsc::Receiver<Event>) {
+    let (fake, _) = fake();
+    let driver = Driver::new(fake.clone(), fake, Arc::new(caller));
+    let (commands, orders) = mpsc::channel(10);
+    let (reports, mut events) = mpsc::channel(10);
+    tokio::spawn(driver.run(orders, reports));
+    let (engine, order, limit) = (ENGINE, OrderId(1), LIMIT);
+    let chunk = rollwright_core::gpu::Chunk::new(0, 0, kind(0).degree).unwrap();
+    let spec = Arc::new(spec(kind(0)));
+    commands.send(Instruction::Launch { engine, order, spec, chunk, limit }).await.unwrap();
+    assert!(matches!(events.recv().await, Some(Event::Restored(_, _, Ok(_)))));
+    (commands, events)
+}
+
 /// Says that it was called, and never returns.
 struct Hangs(mpsc::UnboundedSender<ActionId>);
 
@@ -36,16 +53,8 @@ impl Caller for BreaksOff {
 
 #[tokio::test]
 async fn an_engine_is_unreachable_only_where_its_probe_has_no_answer() {
-    let (fake, _) = fake();
-    let driver = Driver::new(fake.clone(), fake, Arc::new(BreaksOff));
-    let (commands, orders) = mpsc::channel(10);
-    let (reports, mut events) = mpsc::channel(10);
-    tokio::spawn(driver.run(orders, reports));
-    let (engine, order, limit) = (EngineId(1), OrderId(1), LIMIT);
-    let chunk = rollwright_core::gpu::Chunk::new(0, 0, kind(0).degree).unwrap();
-    let spec = Arc::new(spec(kind(0)));
-    commands.send(Instruction::Launch { engine, order, spec, chunk, limit }).await.unwrap();
-    assert!(matches!(events.recv().await, Some(Event::Restored(_, _, Ok(_)))));
+    let (commands, mut events) = launched(BreaksOff).await;
+    let (engine, limit) = (ENGINE, LIMIT);
     let run = |id| Instruction::Run { action: ActionId::new(id).unwrap(), engine };
     commands.send(run("awake")).await.unwrap();
     assert_eq!(reason(events.recv().await), "CallBrokeOff");
@@ -67,17 +76,9 @@ fn reason(event: Option<Event>) -> String {
 
 #[tokio::test]
 async fn a_cancelled_call_ends_and_one_whose_engine_is_ended_is_not_reported() {
-    let (fake, _) = fake();
     let (called, mut calls) = mpsc::unbounded_channel();
-    let driver = Driver::new(fake.clone(), fake, Arc::new(Hangs(called)));
-    let (commands, orders) = mpsc::channel(10);
-    let (reports, mut events) = mpsc::channel(10);
-    tokio::spawn(driver.run(orders, reports));
-    let (engine, order, limit) = (EngineId(1), OrderId(1), LIMIT);
-    let chunk = rollwright_core::gpu::Chunk::new(0, 0, kind(0).degree).unwrap();
-    let spec = Arc::new(spec(kind(0)));
-    commands.send(Instruction::Launch { engine, order, spec, chunk, limit }).await.unwrap();
-    assert!(matches!(events.recv().await, Some(Event::Restored(_, _, Ok(_)))));
+    let (commands, mut events) = launched(Hangs(called)).await;
+    let (engine, limit) = (ENGINE, LIMIT);
     let ids = ["cancelled", "ended"].map(|id| ActionId::new(id).unwrap());
     for action in ids.clone() {
         commands.send(Instruction::Run { action, engine }).await.unwrap();

@@ -80,8 +80,8 @@ fn usage(tokens: usize) -> Value {
 }
 
 /// The answer, or the refusal, of a route of vLLM's.
-fn answer(app: &App, answer: Result<Value, Refusal>) -> Response {
-    match answer {
+async fn answer(app: &App, said: impl Future<Output = Result<Value, Refusal>>) -> Response {
+    match said.await {
         Ok(body) => Json(body).into_response(),
         Err(refusal) => refuse(app.engine.config.dialect, &refusal),
     }
@@ -133,8 +133,7 @@ async fn pooling(State(app): Shared, body: Parsed<PoolingBody>) -> Response {
         });
         Ok(list(&app, "pool-", pooled.tokens, &each.collect::<Vec<_>>()))
     };
-    let said = said.await;
-    answer(&app, said)
+    answer(&app, said).await
 }
 
 #[derive(Debug, Deserialize)]
@@ -157,8 +156,7 @@ async fn score(State(app): Shared, body: Parsed<ScoreBody>) -> Response {
         });
         Ok(list(&app, "score-", pooled.tokens, &each.collect::<Vec<_>>()))
     };
-    let said = said.await;
-    answer(&app, said)
+    answer(&app, said).await
 }
 
 #[derive(Debug, Deserialize)]
@@ -191,8 +189,7 @@ async fn rerank(State(app): Shared, body: Parsed<RerankBody>) -> Response {
             "usage": usage(pooled.tokens), "results": each.collect::<Vec<_>>(),
         }))
     };
-    let said = said.await;
-    answer(&app, said)
+    answer(&app, said).await
 }
 
 /// One with each of many, or each with its own, as the model reads them.
