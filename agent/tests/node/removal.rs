@@ -9,29 +9,44 @@ use rollwright_proto::v1::agent_message::Message as FromAgent;
 use rollwright_proto::v1::queue_message::Message as FromQueue;
 use rollwright_proto::v1::{CloseSandbox, Network, OpenSandbox, SetupCommand};
 use tokio::net::{UnixListener, UnixStream};
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::common::{IMAGE, TestNode, action, docker, finished, shell, spec, until};
 
 const ENGINE: &str = "/var/run/docker.sock";
 
-/// A way to the engine, until it is cut.
-fn door(path: &Path) -> CancellationToken {
-    let _ = std::fs::remove_file(path);
-    let listener = UnixListener::bind(path).unwrap();
-    let cut = CancellationToken::new();
-    let told = cut.clone();
-    tokio::spawn(told.run_until_cancelled_owned(async move {
-        let mut pipes = tokio::task::JoinSet::new();
-        while let Ok((mut near, _)) = listener.accept().await {
-            pipes.spawn(async move {
-                let mut far = UnixStream::connect(ENGINE).await.unwrap();
-                // Either end may hang up.
-                let _ = tokio::io::copy_bidirectional(&mut near, &mut far).await;
-            });
-        }
-    }));
-    cut
+/// A way to the engine, until it is shut.
+struct Door {
+    shut: CancellationToken,
+    open: JoinHandle<()>,
+}
+
+impl Door {
+    fn open(path: &Path) -> Self {
+        let _ = std::fs::remove_file(path);
+        let listener = UnixListener::bind(path).unwrap();
+        let shut = CancellationToken::new();
+        let told = shut.clone();
+        let open = tokio::spawn(async move {
+            let mut pipes = tokio::task::JoinSet::new();
+            while let Some(Ok((mut near, _))) = told.run_until_cancelled(listener.accept()).await {
+                pipes.spawn(async move {
+                    let mut far = UnixStream::connect(ENGINE).await.unwrap();
+                    // Either end may hang up.
+                    let _ = tokio::io::copy_bidirectional(&mut near, &mut far).await;
+                });
+            }
+            pipes.shutdown().await;
+        });
+        Self { shut, open }
+    }
+
+    /// Returns when nothing goes through any more.
+    async fn shut(self) {
+        self.shut.cancel();
+        self.open.await.unwrap();
+    }
 }
 
 fn owned(node: &TestNode, name: &str) {
@@ -50,12 +65,12 @@ fn owned(node: &TestNode, name: &str) {
 async fn a_sandbox_is_closed_only_when_it_is_gone() {
     let dir = tempfile::Builder::new().prefix("rwt").tempdir().unwrap();
     let socket = dir.path().join("docker.sock");
-    let cut = door(&socket);
+    let door = Door::open(&socket);
     let start = TestNode::start_with(|config| config.docker_socket.clone_from(&socket));
     let Some(mut node) = start.await else { return };
     node.open("t", spec()).await.unwrap();
     let name = node.containers().remove(0);
-    cut.cancel();
+    door.shut().await;
     node.say(FromQueue::CloseSandbox(CloseSandbox { trajectory_id: "t".into() })).await;
     // Its processes end without Docker; the container is still there and not given up.
     let running = || docker(&["inspect", "-f", "{{.State.Running}}", &name]);
@@ -64,7 +79,7 @@ async fn a_sandbox_is_closed_only_when_it_is_gone() {
     node.relink().await;
     let stray = format!("rollwright-{}", node.config.node);
     owned(&node, &stray);
-    door(&socket);
+    Door::open(&socket);
     let closed = |message: &FromAgent| matches!(message, FromAgent::SandboxClosed(_)).then_some(());
     node.expect(closed).await;
     assert_eq!(docker(&["inspect", &name]), None);
