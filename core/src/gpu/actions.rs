@@ -127,11 +127,13 @@ impl Pool {
         if line.is_empty() {
             self.waiting.remove(&engine.kind);
         }
-        if let Some(tenant) = self.chunks.get_mut(on) {
-            tenant.fresh = false;
+        let kind = engine.kind;
+        if self.chunks.get_mut(on).is_some_and(|tenant| std::mem::take(&mut tenant.fresh)) {
+            let term = self.expected(kind, Phase::Wake).unwrap_or_default();
+            self.engines.entry(on).and_modify(|engine| engine.term = now + term);
         }
         self.settle(on);
-        self.mark_wanted();
+        self.mark_wanted(now);
     }
 
     /// Ends an action that nobody needs any more. While it still runs, its GPUs are in use.

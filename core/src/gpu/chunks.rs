@@ -103,15 +103,15 @@ impl Chunks {
     }
 
     /// The first engine of this kind that is resident and may execute now. `turns` are GPUs on
-    /// which nobody else is to begin, `rooms` those on which only what was restored for those
-    /// that wait is.
+    /// which nobody else is to begin, `rooms` those on which only those that serve before they
+    /// make room are.
     pub fn resident(&self, kind: Kind, turns: &Barred, rooms: &Barred) -> Option<EngineId> {
         let may = |tenant: &Tenant| {
             tenant.kind == kind
                 && tenant.state == State::Resident
                 && !tenant.executing
                 && self.allowed(tenant.chunk, turns)
-                && (tenant.fresh || self.allowed(tenant.chunk, rooms))
+                && (tenant.serves_first() || self.allowed(tenant.chunk, rooms))
                 && (self.executing(tenant.chunk.node) | self.leaving(tenant.chunk.node))
                     & tenant.chunk.bits()
                     == 0
@@ -226,12 +226,10 @@ impl Chunks {
         self.gpus_of(node, Tenant::is_leaving)
     }
 
-    /// How many GPUs of a chunk are in use: by what executes, is moved, or is about to.
+    /// How many GPUs of a chunk are in use: by what executes, is restored, or is about to. What
+    /// is on its way to sleep leaves them sooner than any that is yet to be sent there.
     pub(super) fn in_use(&self, chunk: Chunk) -> u32 {
-        let used = |tenant: &Tenant| {
-            let still = matches!(tenant.state, State::Resident | State::Asleep);
-            tenant.executing || tenant.is_coming() || !still
-        };
+        let used = |tenant: &Tenant| tenant.executing || tenant.is_coming() || tenant.is_leaving();
         (self.gpus_of(chunk.node, used) & chunk.bits()).count_ones()
     }
 
@@ -241,8 +239,8 @@ impl Chunks {
     }
 
     /// All engines, to change all but their chunks.
-    pub(super) fn all_mut(&mut self) -> impl Iterator<Item = &mut Tenant> {
-        self.tenants.values_mut()
+    pub(super) fn all_mut(&mut self) -> impl Iterator<Item = (EngineId, &mut Tenant)> {
+        self.tenants.iter_mut().map(|(id, tenant)| (*id, tenant))
     }
 
     fn executing(&self, node: usize) -> u128 {

@@ -18,7 +18,7 @@ pub(super) struct Claims {
     /// GPUs on which the next to execute is known.
     pub(super) turns: Barred,
     /// GPUs whose memory is spoken for: nothing is promised a place there, and nothing begins
-    /// but what was restored for those that wait.
+    /// but on engines that serve before they make room.
     pub(super) rooms: Barred,
     /// Nodes whose memory is spoken for: no engine is launched there.
     memory: BTreeSet<usize>,
@@ -39,7 +39,7 @@ impl Pool {
         self.empty_drained(now);
         self.release_unwanted();
         self.begin_moves(now);
-        self.mark_wanted();
+        self.mark_wanted(now);
         let mut claims = self.closed();
         let heads =
             self.waiting.iter().filter_map(|(kind, line)| Some((line.keys().next()?, kind)));
@@ -54,11 +54,12 @@ impl Pool {
         }
     }
 
-    /// Brings the books of the chunks in line with who waits.
-    pub(super) fn mark_wanted(&mut self) {
-        for tenant in self.chunks.all_mut() {
+    /// Brings the books of the chunks in line with who waits, and with the time.
+    pub(super) fn mark_wanted(&mut self, now: Time) {
+        for (id, tenant) in self.chunks.all_mut() {
             let line = self.waiting.get(&tenant.kind);
             tenant.wanted = line.and_then(|line| line.keys().next().copied());
+            tenant.on_term = self.engines.get(&id).is_some_and(|engine| now < engine.term);
         }
     }
 
@@ -110,8 +111,8 @@ impl Pool {
             claims.rooms.get(&chunk.node).is_some_and(|barred| barred & chunk.bits() != 0)
         };
         let there = self.serving(kind).filter(|(id, engine)| {
-            let fresh = self.chunks.get(*id).is_some_and(|tenant| tenant.fresh);
-            engine.state == State::Resident && (fresh || !barred(engine.chunk))
+            let first = self.chunks.get(*id).is_some_and(Tenant::serves_first);
+            engine.state == State::Resident && (first || !barred(engine.chunk))
         });
         let next = there.map(|(_, engine)| engine.chunk);
         let next = next.min_by_key(|chunk| self.chunks.in_use(*chunk));
@@ -187,15 +188,17 @@ impl Pool {
 
     /// An engine that executes fewer actions than it could, and how many fewer.
     fn with_room(&self, kind: Kind, batch: usize, claims: &Claims) -> Option<(EngineId, usize)> {
-        let open = |chunk: Chunk| {
-            let barred = [&claims.turns, &claims.rooms].map(|of| of.get(&chunk.node).copied());
+        let open = |id: EngineId, chunk: Chunk| {
+            let first = self.chunks.get(id).is_some_and(Tenant::serves_first);
+            let rooms = if first { &Barred::new() } else { &claims.rooms };
+            let barred = [&claims.turns, rooms].map(|of| of.get(&chunk.node).copied());
             barred.into_iter().flatten().all(|barred| barred & chunk.bits() == 0)
         };
-        let executing = self.engines.iter().filter(|(_, engine)| {
+        let executing = self.engines.iter().filter(|(id, engine)| {
             engine.kind == kind
                 && engine.state == State::Resident
                 && !engine.running.is_empty()
-                && open(engine.chunk)
+                && open(**id, engine.chunk)
                 && self.chunks.leaving(engine.chunk.node) & engine.chunk.bits() == 0
         });
         executing

@@ -65,6 +65,8 @@ pub(super) struct Engine {
     /// The last order given.
     pub(super) order: OrderId,
     pub(super) since: Time,
+    /// Until when it serves those that wait for it before it makes room.
+    pub(super) term: Time,
     /// Actions on it, cancelled ones too.
     pub(super) running: BTreeMap<ActionId, Time>,
     /// Tries to end it.

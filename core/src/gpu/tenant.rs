@@ -71,6 +71,8 @@ pub struct Tenant {
     pub executing: bool,
     /// It was restored, and has run nothing since.
     pub fresh: bool,
+    /// It has served since it was restored, for less time than it takes to wake it again.
+    pub on_term: bool,
     /// The first that waits for its kind.
     pub wanted: Option<Turn>,
     /// It is not to be moved to make room.
@@ -133,13 +135,20 @@ impl Tenant {
         }
     }
 
+    /// It serves those that wait for it before it makes room, whoever came before them. Were it
+    /// to go after each, calls of two services in turn would cost a restore each; and who waits
+    /// for its room waits for one more of its actions, at most, once its term is over.
+    pub(super) fn serves_first(&self) -> bool {
+        self.state == State::Resident && (self.fresh || self.on_term) && self.wanted.is_some()
+    }
+
     /// Others may have its memory, for one whose turn is `turn`: it idles, and nobody who
     /// came before waits for it.
     pub(super) fn yields_to(&self, turn: Turn) -> bool {
         matches!(self.state, State::Resident | State::Asleep)
             && !self.executing
             && !self.pinned
-            && !self.is_coming()
+            && !self.serves_first()
             && self.wanted.is_none_or(|wanted| wanted > turn)
     }
 }

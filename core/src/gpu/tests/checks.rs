@@ -11,7 +11,11 @@ impl World {
         assert_eq!(self.pool.live(), self.open.len() + self.strays.len());
         let wanted: BTreeSet<Kind> = self.waiting().collect();
         let kind = |engine: &EngineId| self.processes.get(engine).map(|process| process.kind);
-        self.owing.retain(|engine| kind(engine).is_some_and(|kind| wanted.contains(&kind)));
+        let now = self.now;
+        self.owing.retain(|engine, until| {
+            let wanted = kind(engine).is_some_and(|kind| wanted.contains(&kind));
+            wanted && until.is_none_or(|until| now < until)
+        });
         let mut gpus: BTreeMap<(usize, u32), (u32, u64, bool)> = BTreeMap::new();
         for process in self.processes.values() {
             // One that took more than it declared is the fault that it is.
@@ -34,10 +38,12 @@ impl World {
         waiting.filter_map(|action| self.kinds.get(action).copied())
     }
 
-    /// Nothing is moved for others that was restored for some that wait, and ran none.
+    /// Nothing is moved for others that was restored for some that wait, and ran none or not for
+    /// as long as it takes to wake it again.
     pub(super) fn check_owes(&self, engine: EngineId) {
-        let process = self.processes.get(&engine).filter(|_| self.owing.contains(&engine));
-        let Some(process) = process else { return };
+        let Some(until) = self.owing.get(&engine) else { return };
+        let owes = until.is_none_or(|until| self.now < until);
+        let Some(process) = self.processes.get(&engine).filter(|_| owes) else { return };
         assert!(
             self.waiting().all(|kind| kind != process.kind),
             "{engine:?} is moved before it served those for whom it was restored: {:?}",

@@ -76,6 +76,7 @@ impl Map {
             movable: false,
             executing: false,
             fresh: false,
+            on_term: false,
             wanted: None,
             pinned: kind.service.0 == 0,
             used: Time::ZERO,

@@ -12,4 +12,5 @@ mod reports;
 mod rules;
 mod stuck;
 mod takeover;
+mod terms;
 mod world;

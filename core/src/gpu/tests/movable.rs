@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::reports::Outcome;
 use super::rules::orders;
 use super::world::{World, action, kind, node, secs, service};
-use crate::gpu::{Event, Order, Residency, ServiceIndex};
+use crate::gpu::{Event, Order, Residency, ServiceIndex, State};
 
 /// Services that do not fit on a GPU together, all movable but those from `bound` on.
 fn world(services: usize, bound: usize, gpus: u32) -> World {
@@ -143,7 +143,8 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Nobody waits for a service of which an engine sleeps while a GPU has no resident.
+    /// Nobody waits for a service of which an engine sleeps, and was promised no place, while a
+    /// GPU has no resident.
     #[test]
     fn nobody_waits_while_a_gpu_is_free(
         gpus in 1u32..5,
@@ -164,7 +165,7 @@ proptest! {
                 let of = |view: &crate::gpu::EngineView| view.kind.service == service;
                 let asleep = world.processes.iter().any(|(id, process)| {
                     process.kind.service == service && process.held == 0
-                        && world.pool.engine(*id).is_some_and(|view| view.residency == Residency::Absent)
+                        && world.pool.engines.get(id).is_some_and(|of| of.state == State::Asleep)
                 });
                 let awake = world.pool.engines().filter(of).any(|view| view.residency != Residency::Absent);
                 let waits = world.pool.waiting(service) > 0;

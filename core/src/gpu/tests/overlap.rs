@@ -194,3 +194,19 @@ fn what_nobody_waits_for_any_more_is_not_restored() {
     world.settle();
     assert_eq!(orders(&world)[3..], [Order::Evict, Order::Launch]);
 }
+
+#[test]
+fn a_gpu_that_is_being_left_for_nobody_is_taken_before_another_is_left() {
+    let services = ["a", "b", "c", "d"].map(|name| service(name, 1, &[(1, 6, 0, 1)]));
+    let mut world = World::new(services.to_vec(), &[2]);
+    for n in 0..2 {
+        world.submit(n, kind(n, 1), 1000);
+        world.settle();
+    }
+    world.submit(2, kind(2, 1), 1000);
+    world.send(Event::Cancel(action(2)));
+    world.submit(3, kind(3, 1), 1000);
+    world.settle();
+    assert_eq!(world.result(3), Some(Ok(())));
+    assert_eq!(orders(&world), [Order::Launch, Order::Launch, Order::Evict, Order::Launch]);
+}

@@ -54,7 +54,7 @@ impl World {
         let result = match outcome {
             Outcome::Good => {
                 (process.awake, process.answers) = (true, true);
-                self.owing.insert(task.engine);
+                self.owing.insert(task.engine, None);
                 Ok(Proof { asleep: false, held: process.held, answers: true, movable: false })
             }
             Outcome::Lies => {

@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::reports::Outcome;
 use crate::fault::Fault;
 use crate::gpu::{
-    Chunk, Command, Config, Degree, EngineId, Event, Footprint, Kind, Limits, Order, OrderId, Pool,
-    Service, ServiceIndex,
+    Chunk, Command, Config, Degree, EngineId, Event, Footprint, Kind, Limits, Order, OrderId,
+    Phase, Pool, Service, ServiceIndex,
 };
 use crate::ids::{ActionId, NodeId};
 use crate::reward::Backoff;
@@ -125,8 +125,9 @@ pub(super) struct World {
     pub(super) ended: BTreeMap<ActionId, Result<(), Fault>>,
     started: BTreeSet<ActionId>,
     pub(super) kinds: BTreeMap<ActionId, Kind>,
-    /// Restored for some that wait still, and have run none since.
-    pub(super) owing: BTreeSet<EngineId>,
+    /// Restored for some that wait still: until when they serve those before they make room;
+    /// `None` before the first of them.
+    pub(super) owing: BTreeMap<EngineId, Option<Time>>,
     /// Running when their pool was lost.
     pub(super) adrift: BTreeSet<ActionId>,
     /// Cancelled, and still running when their pool was lost.
@@ -157,7 +158,7 @@ impl World {
             ended: BTreeMap::new(),
             started: BTreeSet::new(),
             kinds: BTreeMap::new(),
-            owing: BTreeSet::new(),
+            owing: BTreeMap::new(),
             adrift: BTreeSet::new(),
             strays: BTreeSet::new(),
             forgotten: 0,
@@ -367,7 +368,10 @@ impl World {
         assert_eq!(process.held, self.footprint(kind).device);
         let busy = self.beside(engine, chunk).any(|process| !process.running.is_empty());
         assert!(!busy, "a GPU of {chunk} is booked twice");
-        self.owing.remove(&engine);
+        let wake = self.pool.expected(kind, Phase::Wake).unwrap_or_default();
+        self.owing.entry(engine).and_modify(|until| {
+            until.get_or_insert(self.now + wake);
+        });
         let process = self.processes.get_mut(&engine).unwrap();
         process.running.insert(action);
         assert!(process.running.len() <= self.config.services[kind.service.0].batch);
