@@ -87,21 +87,26 @@ impl Places {
         let lock = OpenOptions::new().create(true).append(true).mode(0o600).open(&path);
         let lock = lock.map_err(|error| io("open", &path, &error))?;
         let asked = Instant::now();
+        let mut said = false;
         while let Err(error) = lock.try_lock() {
-            match error {
-                TryLockError::Error(error) => return Err(io("lock", &path, &error)),
-                TryLockError::WouldBlock if asked.elapsed() >= patience => {
-                    return Err(fault::user(
-                        "StateDirInUse",
-                        format!(
-                            "another agent uses the state directory {}: end it, or give this one \
-                             a directory of its own",
-                            state_dir.display()
-                        ),
-                    ));
-                }
-                TryLockError::WouldBlock => tokio::time::sleep(LOCK_PAUSE).await,
+            if let TryLockError::Error(error) = error {
+                return Err(io("lock", &path, &error));
             }
+            let in_use = format!(
+                "another agent uses the state directory {}: end it, or give this one a directory \
+                 of its own",
+                state_dir.display()
+            );
+            if asked.elapsed() >= patience {
+                return Err(fault::user("StateDirInUse", in_use));
+            }
+            if !std::mem::replace(&mut said, true) {
+                tracing::warn!(
+                    ?patience,
+                    "{in_use}; waiting for a while, in case it is about to end"
+                );
+            }
+            tokio::time::sleep(LOCK_PAUSE).await;
         }
         let path = state_dir.join("id");
         let id = own_id(&path).map_err(|error| io("keep an id in", &path, &error))?;

@@ -9,8 +9,10 @@ use crate::conditions::Condition;
 use crate::duration::TimeSpan;
 use crate::name::Name;
 
+mod fit;
 mod gpu;
 
+pub use fit::Misfit;
 pub use gpu::{Ask, EvictBackend, Footprint, GpuReward, OrderLimits, Probe};
 
 /// What scores trajectories: exactly one of `gpu`, `serverless` and `sandbox`.

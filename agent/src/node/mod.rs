@@ -55,7 +55,7 @@ pub enum NodeError {
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// Docker or the state directory cannot be used.
-    #[error("{0}")]
+    #[error(transparent)]
     Fault(#[from] Fault),
     /// The machine cannot be described.
     #[error(transparent)]

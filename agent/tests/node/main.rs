@@ -16,3 +16,4 @@ mod removal;
 mod reset;
 mod restart;
 mod sandboxes;
+mod state_dir;

@@ -49,10 +49,16 @@ impl Pool {
             // It says why it waited in vain.
             ailing.last.clone()
         } else {
-            let message = format!(
-                "reward service `{name}` got no {} GPUs by the deadline",
-                action.kind.degree
-            );
+            let nobody = if self.known_nodes().next().is_none() {
+                ": no agent of the pool offers GPUs; start one on each of its nodes, and see in its log that it reaches this queue"
+            } else if !self.known_nodes().any(|node| self.is_up(node)) {
+                ": the agents of all nodes of the pool are away; start them again, and see in their logs that they reach this queue"
+            } else {
+                ""
+            };
+            let degree = action.kind.degree;
+            let message =
+                format!("reward service `{name}` got no {degree} GPUs by the deadline{nobody}");
             Fault::new(FaultKind::Timeout, "GpuDeadline", message)
         };
         self.give_up(id, fault, now);

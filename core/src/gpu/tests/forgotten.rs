@@ -4,8 +4,8 @@ use proptest::prelude::*;
 
 use super::reports::Outcome;
 use super::rules::{orders, pair};
-use super::world::{FORGET, Machine, World, index, kind, node, secs};
-use crate::gpu::{Order, Residency};
+use super::world::{FORGET, Machine, World, action, index, kind, node, secs, services};
+use crate::gpu::{Event, Order, Residency};
 use crate::ids::NodeId;
 
 impl World {
@@ -119,4 +119,31 @@ proptest! {
             prop_assert!(world.pool.known_nodes().count() >= here);
         }
     }
+}
+
+#[test]
+fn one_that_waits_in_vain_says_when_nobody_offers_gpus() {
+    let says = |world: &World, n: usize| {
+        let fault = world.ended[&action(n)].as_ref().unwrap_err();
+        assert_eq!(fault.reason, "GpuDeadline");
+        fault.message.clone()
+    };
+    let mut world = World::new(services(), &[]);
+    world.submit(0, kind(0, 1), 10);
+    world.pass(secs(10));
+    let message = says(&world, 0);
+    assert!(message.contains("got no 1 GPUs by the deadline: no agent of the pool"), "{message}");
+    // There is one, and it goes.
+    world.comes(0);
+    world.leave(&node(0));
+    world.submit(1, kind(0, 1), 10);
+    world.pass(secs(10));
+    let message = says(&world, 1);
+    assert!(message.contains("by the deadline: the agents of all nodes"), "{message}");
+    // It is there, and others have it.
+    let mut world = pair();
+    (0..2).for_each(|n| world.submit(n, kind(n, 1), 100));
+    world.pass(secs(1));
+    world.send(Event::Late(action(1)));
+    assert!(says(&world, 1).ends_with("got no 1 GPUs by the deadline"), "{}", says(&world, 1));
 }

@@ -1,9 +1,9 @@
 //! A model on GPUs: whether its queue can schedule it, and what the queue says of it. Pure.
 
 use rollwright_crds::conditions::reasons;
-use rollwright_crds::pool::{GpuPool, GpuRole};
+use rollwright_crds::pool::GpuRole;
 use rollwright_crds::reward::GpuReward;
-use rollwright_crds::{ActionQueue, ByteSize, ResourcePool, RewardService};
+use rollwright_crds::{ActionQueue, ResourcePool, RewardService};
 
 use super::fetch::Seen;
 use super::validate::{Obstacle, queue, spec_holds_together, unresolved};
@@ -93,34 +93,5 @@ fn references(
         );
         return Err(unresolved(reasons::POOL_NOT_OF_QUEUE, message));
     }
-    sizes(of, gpu)
-}
-
-fn sizes(of: &GpuReward, gpu: &GpuPool) -> Result<(), Obstacle> {
-    let name = &of.pool;
-    if let Some(degree) = of.degrees.iter().find(|degree| **degree > gpu.gpus_per_node) {
-        let message = format!(
-            "degree {degree} is more GPUs than a node of ResourcePool \"{name}\" has ({}): an engine is on one node",
-            gpu.gpus_per_node
-        );
-        return Err(unresolved(reasons::DEGREE_TOO_LARGE, message));
-    }
-    let short = |what: &str, wanted: ByteSize, size: ByteSize, degree: u32| {
-        let message = format!(
-            "at degree {degree} its {what} is {wanted}, and ResourcePool \"{name}\" has {size}"
-        );
-        Err(unresolved(reasons::MEMORY_TOO_SMALL, message))
-    };
-    for footprint in &of.footprints {
-        if footprint.device > gpu.profile.hbm {
-            let hbm = gpu.profile.hbm;
-            return short("device memory", footprint.device, hbm, footprint.degree);
-        }
-        if let (Some(host), Some(size)) = (footprint.host, gpu.host_memory)
-            && host > size
-        {
-            return short("memory of the node", host, size, footprint.degree);
-        }
-    }
-    Ok(())
+    of.fits(gpu).map_err(|misfit| unresolved(misfit.reason(), misfit.to_string()))
 }

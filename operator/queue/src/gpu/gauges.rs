@@ -3,16 +3,15 @@
 use std::collections::BTreeMap;
 
 use rollwright_core::gpu::{Kind, Residency, ServiceIndex};
-use rollwright_core::ids::NodeId;
 
 use super::actor::Gpu;
 use super::pool::Pool;
 
-/// The engines of a service at one degree.
+/// The engines of a service at one degree, on linked nodes.
 #[derive(Debug, Clone, Copy, Default)]
 struct Engines {
     residents: u64,
-    /// Bytes of GPUs of linked nodes that they have or are about to have, as declared.
+    /// Bytes of GPUs that they have or are about to have, as declared.
     device: u64,
     /// The same of their nodes.
     host: u64,
@@ -26,16 +25,15 @@ fn engines(pool: &Pool) -> BTreeMap<Kind, Engines> {
             all.insert(kind, Engines::default());
         }
     }
-    let linked = |node: &NodeId| pool.nodes.get(node).is_some_and(|node| node.linked);
     for view in pool.core.engines() {
         let kind = view.kind;
         let service = pool.services.get(kind.service.0);
         let footprint = service.and_then(|service| service.core.degrees.get(&kind.degree));
         let (Some(of), Some(footprint)) = (all.get_mut(&kind), footprint) else { continue };
-        of.residents += u64::from(view.residency == Residency::Resident);
-        if !linked(&view.node) {
+        if !pool.is_linked(&view.node) {
             continue;
         }
+        of.residents += u64::from(view.residency == Residency::Resident);
         let asleep = view.residency == Residency::Absent;
         let of_each = if asleep { footprint.residue } else { footprint.device };
         let on_all = of_each.saturating_mul(u64::from(kind.degree.gpus()));

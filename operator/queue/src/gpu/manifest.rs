@@ -8,7 +8,7 @@ use rollwright_core::gpu::{Degree, Footprint, InvalidDegree, Limits, Service};
 use rollwright_core::ids::{InvalidId, JobId};
 use rollwright_crds::engine::EngineType;
 use rollwright_crds::pool::GpuRole;
-use rollwright_crds::reward::{EvictBackend, GpuReward};
+use rollwright_crds::reward::{EvictBackend, GpuReward, Misfit};
 use rollwright_crds::{ActionQueue, ByteSize, ResourcePool, RewardService};
 use rollwright_proto::v1 as pb;
 
@@ -41,6 +41,14 @@ pub enum GpuManifestError {
         pool: String,
         /// Those that are there.
         known: String,
+    },
+    /// Its pool can never hold it: refused here as the controllers refuse it on a cluster.
+    #[error("RewardService `{service}`: {}: spec.gpu.{}: {misfit}", .misfit.reason(), .misfit.field())]
+    DoesNotFit {
+        /// The service.
+        service: String,
+        /// Why, and what would be right.
+        misfit: Misfit,
     },
     /// A degree is none.
     #[error("RewardService `{service}`: spec.gpu.degrees: {source}")]
@@ -87,15 +95,16 @@ impl QueueConfig {
     ) -> Result<(), GpuManifestError> {
         self.namespaced = names == JobNames::Namespaced;
         let max_calls = (queue.spec.limits.max_waiting as usize).min(MOST_CALLS);
-        let of_queue = pools.iter().filter(|pool| {
-            let name = pool.metadata.name.as_deref();
-            let rewards =
-                pool.spec.gpu.as_ref().is_some_and(|gpu| gpu.hosts.contains(&GpuRole::Reward));
-            rewards && queue.spec.pools.iter().any(|of| name == Some(of.as_str()))
+        let of_queue = pools.iter().filter_map(|pool| {
+            let name = pool.metadata.name.clone()?;
+            let gpu = pool.spec.gpu.as_ref().filter(|gpu| gpu.hosts.contains(&GpuRole::Reward))?;
+            queue.spec.pools.iter().any(|of| name == of.as_str()).then_some((name, gpu))
         });
-        let mut made: BTreeMap<String, GpuPool> = of_queue
-            .filter_map(|pool| pool.metadata.name.clone())
-            .map(|name| (name.clone(), GpuPool { name, services: Vec::new(), max_calls }))
+        let mut made: BTreeMap<_, _> = of_queue
+            .map(|(name, gpu)| {
+                let pool = GpuPool { name: name.clone(), services: Vec::new(), max_calls };
+                (name, (pool, gpu))
+            })
             .collect();
         for service in services {
             let Some(gpu) = service.spec.gpu.as_ref().filter(|gpu| gpu.queue.as_str() == self.name)
@@ -104,13 +113,17 @@ impl QueueConfig {
             };
             let id = id(service, queue, names)?;
             let known = made.keys().cloned().collect::<Vec<_>>().join(", ");
-            let pool = made.get_mut(gpu.pool.as_str()).ok_or_else(|| {
+            let (pool, size) = made.get_mut(gpu.pool.as_str()).ok_or_else(|| {
                 let (service, queue) = (id.clone(), self.name.clone());
                 GpuManifestError::UnknownPool { service, queue, pool: gpu.pool.to_string(), known }
             })?;
+            gpu.fits(size).map_err(|misfit| {
+                let service = id.clone();
+                GpuManifestError::DoesNotFit { service, misfit }
+            })?;
             pool.services.push(read(&id, gpu)?);
         }
-        self.gpu_pools = made.into_values().collect();
+        self.gpu_pools = made.into_values().map(|(pool, _)| pool).collect();
         Ok(())
     }
 }
@@ -202,5 +215,84 @@ fn engine(id: &str, gpu: &GpuReward) -> pb::EngineSpec {
         evict: evict.into(),
         probe: probe.map(|of| pb::EngineProbe { path: of.path.clone(), body: of.body.clone() }),
         footprint: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use rollwright_crds::manifest::Manifest;
+    use rollwright_crds::parse;
+
+    use super::*;
+
+    /// What a service of degrees 1 and 4 is refused for in a pool with these fields more.
+    fn refused(pool: &str, hbm: &str) -> Option<String> {
+        let head = "apiVersion: rollwright.dev/v1alpha1";
+        let text = format!(
+            "{head}
+kind: ResourcePool
+metadata: {{name: judges}}
+spec: {{gpu: {{class: h20, profile: {{tflops: 1, hbm: {hbm}, hbmTbps: 1}}, {pool}}}}}
+---
+{head}
+kind: ActionQueue
+metadata: {{name: q}}
+spec: {{pools: [judges]}}
+---
+{head}
+kind: RewardService
+metadata: {{name: judge}}
+spec:
+  gpu:
+    {{queue: q, pool: judges, ask: Pooling, model: {{path: m}}, engine: {{type: vLLM, image: i}}, degrees: [1, 4],
+      footprints: [{{degree: 1, device: 48Gi, host: 50Gi}}, {{degree: 4, device: 16Gi}}]}}
+"
+        );
+        let (mut pools, mut services, mut queue) = (Vec::new(), Vec::new(), None);
+        for manifest in parse::documents("test.yaml", &text).unwrap() {
+            match manifest {
+                Manifest::ResourcePool(pool) => pools.push(*pool),
+                Manifest::RewardService(service) => services.push(*service),
+                Manifest::ActionQueue(found) => queue = Some(*found),
+                Manifest::RolloutJob(_) => {}
+            }
+        }
+        let mut config = QueueConfig::new("q".to_owned(), Path::new("/nowhere"));
+        let made = config.add_rewards(&queue.unwrap(), &pools, &services, JobNames::Plain);
+        assert_eq!(config.gpu_pools.len(), usize::from(made.is_ok()));
+        made.err().map(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_service_that_its_pool_can_never_hold_is_refused() {
+        let large = "gpusPerNode: 4, hostMemory: 50Gi";
+        assert_eq!(refused(large, "48Gi"), None);
+        // Without `hostMemory` the nodes decide.
+        assert_eq!(refused("gpusPerNode: 4", "48Gi"), None);
+        for (pool, hbm, begins, ends) in [
+            (
+                "gpusPerNode: 2",
+                "48Gi",
+                "RewardService `judge`: DegreeTooLarge: spec.gpu.degrees: degree 4 is more GPUs than a node of ResourcePool \"judges\" has (2)",
+                "leave out the degrees above gpusPerNode of the pool",
+            ),
+            (
+                large,
+                "47Gi",
+                "RewardService `judge`: MemoryTooSmall: spec.gpu.footprints: at degree 1 its device memory is 48Gi, and a GPU of ResourcePool \"judges\" has 47Gi (profile.hbm)",
+                "use a larger degree, which needs less on each GPU, or another pool",
+            ),
+            (
+                "gpusPerNode: 4, hostMemory: 49Gi",
+                "48Gi",
+                "RewardService `judge`: MemoryTooSmall: spec.gpu.footprints: at degree 1 its memory of the node is 50Gi, and a node of ResourcePool \"judges\" has 49Gi (hostMemory)",
+                "raise hostMemory of the pool, or use another pool",
+            ),
+        ] {
+            let says = refused(pool, hbm).unwrap();
+            assert!(says.starts_with(begins) && says.ends_with(ends), "{says}");
+        }
     }
 }

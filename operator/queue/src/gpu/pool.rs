@@ -117,9 +117,15 @@ impl Pool {
         self.core.engine(engine).is_some_and(|view| view.node == *node)
     }
 
+    /// Whether a node's agent is here: of one that is away nothing is known but its last word.
+    pub(super) fn is_linked(&self, node: &NodeId) -> bool {
+        self.nodes.get(node).is_some_and(|node| node.linked)
+    }
+
     /// Engines of a service on the device.
     pub(super) fn residents(&self, service: ServiceIndex) -> usize {
         let of = self.core.engines().filter(|view| view.kind.service == service);
+        let of = of.filter(|view| self.is_linked(&view.node));
         of.filter(|view| view.residency == Residency::Resident).count()
     }
 

@@ -1,5 +1,6 @@
 //! What a caller asks for, checked.
 
+use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -7,7 +8,8 @@ use rollwright_core::fault::Fault;
 use rollwright_core::gpu::Degree;
 use rollwright_core::ids::{ActionId, JobId};
 use rollwright_proto::v1 as pb;
-use serde::Deserialize;
+use serde::de::{IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use sha2::{Digest as _, Sha256};
 
 use crate::convert;
@@ -209,13 +211,50 @@ fn moves_an_engine(path: &str) -> bool {
 
 /// Whether a JSON body asks for a streamed answer.
 fn wants_stream(body: &[u8]) -> bool {
-    #[derive(Deserialize)]
-    struct Body {
-        #[serde(default)]
-        stream: Option<bool>,
+    // A key that reads `stream` has these letters plain, or one of its letters escaped: most
+    // bodies have neither, and need not be parsed.
+    let perhaps = |bytes: &[u8]| matches!(bytes, b"strea" | b"\\u006" | b"\\u007");
+    body.windows(5).any(perhaps)
+        && serde_json::from_slice(body).is_ok_and(|Streams(streams)| streams)
+}
+
+/// Whether the member `stream` of a JSON object is true: the last one where it is there several
+/// times, as engines read it. Nothing else of the body is kept.
+struct Streams(bool);
+
+impl<'de> Deserialize<'de> for Streams {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        /// A key as it reads without escapes.
+        #[derive(Deserialize)]
+        #[serde(field_identifier, rename_all = "lowercase")]
+        enum Key {
+            Stream,
+            #[serde(other)]
+            Other,
+        }
+        struct Members;
+        impl<'de> Visitor<'de> for Members {
+            type Value = Streams;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Streams, A::Error> {
+                let mut streams = false;
+                while let Some(key) = members.next_key()? {
+                    match key {
+                        Key::Stream => {
+                            streams = members.next_value::<Option<bool>>()? == Some(true);
+                        }
+                        Key::Other => drop(members.next_value::<IgnoredAny>()?),
+                    }
+                }
+                Ok(Streams(streams))
+            }
+        }
+        deserializer.deserialize_map(Members)
     }
-    let named = body.windows(8).any(|bytes| bytes == b"\"stream\"");
-    named && serde_json::from_slice(body).is_ok_and(|body: Body| body.stream == Some(true))
 }
 
 #[cfg(test)]
@@ -240,6 +279,10 @@ mod tests {
             ("score", "", "InvalidPath"),
             ("/a b", "", "InvalidPath"),
             ("/v1/chat/completions", r#"{"stream": true}"#, "StreamingUnsupported"),
+            ("/score", r#"{"\u0073tre\u0061m": true}"#, "StreamingUnsupported"),
+            ("/score", r#"{"\u0073\u0074\u0072\u0065\u0061\u006D": true}"#, "StreamingUnsupported"),
+            ("/score", r#"{"strea\u006d": true}"#, "StreamingUnsupported"),
+            ("/score", r#"{"stream": false, "stream": true}"#, "StreamingUnsupported"),
             ("/sleep?level=2", "", "Forbidden"),
             ("/wake_up", "", "Forbidden"),
             ("/v1//../sleep", "", "Forbidden"),
@@ -266,7 +309,15 @@ mod tests {
             Some("BodyTooLarge")
         );
         // Said of a part of it, it is not asked for.
-        assert_eq!(reason(request("/score", r#"{"a": {"stream": true}}"#)), None);
+        for body in [
+            r#"{"a": {"stream": true}}"#,
+            r#"{"stream": null, "a": "\"stream\": true"}"#,
+            r#"{"stream": true, "stream": false}"#,
+            r#"{"stream": "frames"}"#,
+            r#"{"\\u0073tream": true}"#,
+        ] {
+            assert_eq!(reason(request("/score", body)), None, "{body}");
+        }
     }
 
     #[test]

@@ -8,6 +8,9 @@ use rollwright_proto::v1 as pb;
 use super::actor::Gpu;
 use super::pool::Pool;
 
+/// Of an engine on a node whose agent is away.
+const UNKNOWN: &str = "Unknown";
+
 impl Gpu {
     /// Everything, for ourselves and for those who may operate the queue; for others their
     /// own services.
@@ -31,7 +34,11 @@ impl Gpu {
                 node: view.node.to_string(),
                 first_gpu: view.chunk.start(),
                 degree: view.kind.degree.gpus(),
-                residency: residency(view.residency).to_owned(),
+                residency: if pool.is_linked(&view.node) {
+                    residency(view.residency).to_owned()
+                } else {
+                    UNKNOWN.to_owned()
+                },
                 running: view.running as u32,
             });
             let mut stats = pb::GpuPoolStats {

@@ -60,7 +60,7 @@ pub(super) struct Action {
     pub(super) subscribers: Vec<Subscriber>,
     /// Calls that cancelled it before it started.
     pub(super) cancellers: Vec<Reply<bool>>,
-    /// Its acceptance is durable.
+    /// Its acceptance is durable. Until then its callers are told nothing but its end.
     pub(super) durable: bool,
     pub(super) started: Option<pb::Started>,
     pub(super) output: Output,
@@ -98,21 +98,24 @@ impl Action {
 
     /// What has happened so far, without ids: only what callers may know already.
     fn history(&self) -> Vec<pb::ActionEvent> {
-        if let Some(ended) = self.ended.as_ref().filter(|_| self.told) {
-            return ended.events.clone();
+        match &self.ended {
+            Some(ended) if self.told => ended.events.clone(),
+            _ if self.durable => self.course(),
+            _ => Vec::new(),
         }
-        let queued = self.durable.then_some(Happened::Queued(pb::Queued {}));
-        let queued = queued.map(|event| convert::event("", event));
+    }
+
+    /// Everything from its acceptance on, but for its end, without ids.
+    pub(super) fn course(&self) -> Vec<pb::ActionEvent> {
+        let queued = std::iter::once(convert::event("", Happened::Queued(pb::Queued {})));
         if let Some(ended) = &self.ended {
-            let (_, before) =
-                ended.events.split_last().unwrap_or((&pb::ActionEvent::default(), &[]));
-            return queued.into_iter().chain(before.iter().cloned()).collect();
+            let before = ended.events.split_last().map_or_else(Default::default, |(_, all)| all);
+            return queued.chain(before.iter().cloned()).collect();
         }
         let started = self.started.clone().map(Happened::Started);
         let output = self.output.pieces().iter().cloned().map(Happened::Output);
         let events = started.into_iter().chain(output);
-        let events = events.map(|event| convert::event("", event));
-        queued.into_iter().chain(events).collect()
+        queued.chain(events.map(|event| convert::event("", event))).collect()
     }
 
     fn follow(&mut self, to: &Subscriber) {
@@ -274,7 +277,7 @@ impl Scheduler {
     }
 
     /// Tells a caller what has happened so far.
-    fn replay(&mut self, id: &ActionId, to: &Subscriber, events: Vec<pb::ActionEvent>) {
+    pub(super) fn replay(&mut self, id: &ActionId, to: &Subscriber, events: Vec<pb::ActionEvent>) {
         let ends = events.last().is_some_and(is_final);
         let events = events.into_iter().map(|mut event| {
             id.as_str().clone_into(&mut event.action_id);
@@ -320,7 +323,7 @@ impl Scheduler {
         let peek = action.map_or(Peek::Unknown, |action| {
             let state = match action {
                 Action { told: true, .. } => State::Ended,
-                Action { started: Some(_), .. } => State::Running,
+                Action { started: Some(_), durable: true, .. } => State::Running,
                 _ => State::Queued,
             };
             Peek::Live { state, events: action.history() }

@@ -17,6 +17,24 @@ use crate::convert;
 use crate::fault::{self, infrastructure};
 use crate::store::{Ended, Op};
 
+/// Who is told of an action's end.
+struct Audience {
+    subscribers: Vec<Subscriber>,
+    cancellers: Vec<Reply<bool>>,
+    /// What was to be told with its acceptance, where that was not durable before its end.
+    unsaid: Vec<pb::ActionEvent>,
+}
+
+impl Audience {
+    fn of(action: &mut Action) -> Self {
+        Self {
+            subscribers: std::mem::take(&mut action.subscribers),
+            cancellers: std::mem::take(&mut action.cancellers),
+            unsaid: if action.durable { Vec::new() } else { action.course() },
+        }
+    }
+}
+
 impl Scheduler {
     /// The core has accepted it.
     pub(super) fn queued(&mut self, id: &ActionId) {
@@ -26,15 +44,16 @@ impl Scheduler {
         }
         self.accepted += 1;
         self.metrics.accepted.inc();
-        // One that was found on a node was accepted by a queue that lost its record.
-        if let Some(request) = &action.request {
-            self.ops.push(Op::Accept {
-                action: id.clone(),
-                job: action.job.clone(),
-                submitted: action.submitted,
-                request: Arc::clone(request),
-            });
-        }
+        let Some(request) = &action.request else {
+            // One that was found on a node was accepted by a queue that lost its record.
+            return self.accept_durable(id);
+        };
+        self.ops.push(Op::Accept {
+            action: id.clone(),
+            job: action.job.clone(),
+            submitted: action.submitted,
+            request: Arc::clone(request),
+        });
     }
 
     /// The core does not take it.
@@ -56,14 +75,19 @@ impl Scheduler {
     pub(super) fn accept_durable(&mut self, id: &ActionId) {
         let Some(action) = self.actions.get_mut(id) else { return };
         action.durable = true;
-        if action.ended.is_none() {
-            self.tell_all(id, &Happened::Queued(pb::Queued {}));
+        if action.told {
+            return;
+        }
+        let (course, subscribers) = (action.course(), action.subscribers.clone());
+        for to in &subscribers {
+            self.replay(id, to, course.clone());
         }
     }
 
-    /// Tells everybody who follows an action that goes on.
+    /// Tells everybody who follows an action that goes on. Of one whose acceptance is not
+    /// durable they hear with that.
     fn tell_all(&mut self, id: &ActionId, event: &Happened) {
-        let Some(action) = self.actions.get(id) else { return };
+        let Some(action) = self.actions.get(id).filter(|action| action.durable) else { return };
         let subscribers = action.subscribers.clone();
         for to in &subscribers {
             self.tell(to, convert::event(id.as_str(), event.clone()), false);
@@ -71,19 +95,16 @@ impl Scheduler {
     }
 
     /// Tells everybody how it ended, and those who cancelled it whether they did it.
-    fn tell_end(
-        &mut self,
-        id: &ActionId,
-        last: &Happened,
-        subscribers: &[Subscriber],
-        cancellers: Vec<Reply<bool>>,
-    ) {
-        for to in subscribers {
-            self.tell(to, convert::event(id.as_str(), last.clone()), true);
+    fn tell_end(&mut self, id: &ActionId, last: Happened, audience: Audience) {
+        let cancelled = matches!(last, Happened::Cancelled(_));
+        let mut events = audience.unsaid;
+        events.push(convert::event("", last));
+        for to in &audience.subscribers {
+            self.replay(id, to, events.clone());
         }
-        for reply in cancellers {
+        for reply in audience.cancellers {
             // A caller that has gone does not want the answer.
-            let _gone = reply.send(Ok(matches!(last, Happened::Cancelled(_))));
+            let _gone = reply.send(Ok(cancelled));
         }
     }
 
@@ -183,9 +204,8 @@ impl Scheduler {
             self.tell_all(id, &Happened::Output(output));
         }
         if let Some(action) = self.actions.get_mut(id).filter(|_| told) {
-            let subscribers = std::mem::take(&mut action.subscribers);
-            let cancellers = std::mem::take(&mut action.cancellers);
-            self.tell_end(id, &last, &subscribers, cancellers);
+            let audience = Audience::of(action);
+            self.tell_end(id, last, audience);
         }
     }
 
@@ -196,9 +216,7 @@ impl Scheduler {
         let record = action.ended.as_ref().filter(|_| !action.told);
         let last = record.and_then(|ended| ended.events.last()?.event.clone());
         if let Some(last) = last {
-            let subscribers = std::mem::take(&mut action.subscribers);
-            let cancellers = std::mem::take(&mut action.cancellers);
-            self.tell_end(id, &last, &subscribers, cancellers);
+            self.tell_end(id, last, Audience::of(&mut action));
         }
         if let Some(node) = &action.node {
             self.acknowledge(node, id);
@@ -229,3 +247,6 @@ fn finished(action: &mut Action, submitted: Time, run: Option<&Run>, now: Time) 
     }
     Happened::Finished(finished)
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, unreachable_pub)]
 
 mod agent;
+mod away;
 mod calls;
 #[path = "../common/mod.rs"]
 mod common;
