@@ -3,6 +3,7 @@
 
 mod drains;
 mod failures;
+mod hangups;
 mod kills;
 mod requests;
 mod turns;
