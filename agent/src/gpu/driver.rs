@@ -24,6 +24,9 @@ const FOLLOWS_IN: Duration = Duration::from_secs(2);
 /// How long an engine may take to answer its probe after a call of it broke off.
 const PROBE: Duration = Duration::from_secs(10);
 
+/// How long the processes of one whose connection broke may take to be gone.
+const GONE_IN: Duration = Duration::from_secs(2);
+
 /// A command of the core, as it reaches the node: see [`rollwright_core::gpu::Command`].
 #[derive(Debug, Clone, PartialEq)]
 pub enum Instruction {
@@ -71,7 +74,8 @@ pub enum Instruction {
         /// Time for it.
         limit: Duration,
     },
-    /// Make an action's call: answered by [`Event::Finished`].
+    /// Make an action's call: answered by [`Event::Finished`], or [`Event::Broke`] where its
+    /// engine has ended.
     Run {
         /// The action.
         action: ActionId,
@@ -114,6 +118,8 @@ enum Done {
     /// No event is an order that a later one replaced.
     Order(EngineId, OrderId, Option<Event>),
     Call(ActionId, EngineId, Result<(), Fault>),
+    /// A call found that its engine has ended.
+    Death(EngineId, Trouble),
 }
 
 impl std::fmt::Debug for Driver {
@@ -271,21 +277,25 @@ impl Driver {
         let call = tokio::spawn(async move {
             let Some(address) = backend.address(engine).await else {
                 let message = "the engine of the reward service is gone";
-                return Err(Fault::new(FaultKind::Infrastructure, "EngineGone", message));
+                return Ok(Err(Fault::new(FaultKind::Infrastructure, "EngineGone", message)));
             };
             match caller.call(&id, &address).await {
-                Err(fault)
-                    if fault.reason == ENGINE_UNREACHABLE && answers(&*backend, engine).await =>
-                {
-                    Err(broken_off(&fault))
+                Err(fault) if fault.reason == ENGINE_UNREACHABLE => {
+                    if answers(&*backend, engine).await {
+                        return Ok(Err(broken_off(&fault)));
+                    }
+                    death(&*backend, engine).await.map_or(Ok(Err(fault)), Err)
                 }
-                result => result,
+                result => Ok(result),
             }
         });
         self.calls.insert(action.clone(), (engine, call.abort_handle()));
         self.tasks.spawn(async move {
-            let result = call.await.unwrap_or_else(|error| Err(broken(&error)));
-            Done::Call(action, engine, result)
+            match call.await {
+                Ok(Ok(result)) => Done::Call(action, engine, result),
+                Ok(Err(trouble)) => Done::Death(engine, trouble),
+                Err(error) => Done::Call(action, engine, Err(broken(&error))),
+            }
         });
     }
 
@@ -301,6 +311,12 @@ impl Driver {
                 // One whose engine was ended has been reported by that.
                 self.calls.remove(&action)?;
                 Some(Event::Finished { action, engine, result })
+            }
+            Ok(Done::Death(engine, trouble)) => {
+                // All that ran there is reported by one; or was, when the engine was ended.
+                let before = self.calls.len();
+                self.calls.retain(|_, (on, _)| *on != engine);
+                (self.calls.len() < before).then_some(Event::Broke(engine, trouble))
             }
             // Nothing that a task does panics.
             Err(_) => None,
@@ -346,6 +362,20 @@ pub(super) async fn prove(
 async fn answers(backend: &dyn Backend, engine: EngineId) -> bool {
     let asked = tokio::time::timeout(PROBE, backend.probe(engine)).await;
     matches!(asked, Ok(Ok(true)))
+}
+
+/// Why an engine has ended whose connection broke: that may be seen before its processes are
+/// gone. `None`: they are not.
+async fn death(backend: &dyn Backend, engine: EngineId) -> Option<Trouble> {
+    let dies = async {
+        loop {
+            if let Some(trouble) = backend.death(engine).await {
+                return trouble;
+            }
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+    };
+    tokio::time::timeout(GONE_IN, dies).await.ok()
 }
 
 /// An engine that answers its probe is no worse for a connection that it closed: who refuses a

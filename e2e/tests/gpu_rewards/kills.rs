@@ -96,6 +96,7 @@ async fn an_engine_killed_under_a_call_takes_that_call_alone() -> anyhow::Result
         (died.kind(), died.reason.as_str()) == (Kind::Infrastructure, "EngineDied"),
         "{died:?}"
     );
+    ensure!(died.message.contains("engine-sim (a simulator"), "its last words: {died:?}");
     // What waited is served by the next engine, which was not asked the other again.
     ensure!(waits.await??.status == 200);
     let again = calls.complete("lost", "judge", 30_000).await.expect_err("the same end");
