@@ -1,5 +1,5 @@
 //! A queue with a pool of GPUs and an agent with a **fake** of GPUs, as processes of their own;
-//! engines are processes of engine-sim, a simulator.
+//! engines are processes of engine-sim, a simulator, or of a test server.
 
 pub mod own;
 mod service;

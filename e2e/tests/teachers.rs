@@ -1,5 +1,5 @@
 //! Distillation from several teachers: a record carries what each of them gives to its
-//! tokens. Policy and teachers are simulators; the gateway is the program. Behind a queue, the
+//! tokens, and the reward of a judge. Policy and teachers are simulators; the gateway is the program. Behind a queue, the
 //! teacher's GPU is a **fake**.
 
 use std::time::Duration;

@@ -78,29 +78,31 @@ impl Service {
         Self { engine: Engine::Own, ask: "Reward", ..self }
     }
 
-    /// Type and arguments of `spec.gpu.engine`, and `spec.gpu.probe`.
-    fn served(&self) -> anyhow::Result<(&'static str, Vec<String>, Option<(&'static str, Value)>)> {
+    /// `spec.gpu.engine` and, where it needs one, `spec.gpu.probe`.
+    fn served(&self, env: &Value) -> anyhow::Result<(Value, Option<Value>)> {
         let Self { name, step_ms, version, engine, .. } = self;
         let sim = format!("--mean-tokens 0 --step-ms {step_ms} --weight-version {version}");
-        let path = |name| anyhow::Ok(program(name)?.display().to_string());
+        let path = |program_name| anyhow::Ok(program(program_name)?.display().to_string());
+        let probe = |path: &str, body: Value| json!({"path": path, "body": body.to_string()});
         let (kind, program, args, probe) = match engine {
             Engine::Vllm => {
-                let at = format!("--host {{host}} --port {{port}} --model {name}");
-                ("OpenAI", Some(path("engine-sim")?), format!("{at} {sim}"), None)
+                let args = format!("--host {{host}} --port {{port}} --model {name} {sim}");
+                ("OpenAI", Some(path("engine-sim")?), args, None)
             }
             // A reward model of SGLang completes no text.
             Engine::Sglang => {
-                let probe = ("/classify", json!({"text": "1"}));
+                let probe = probe("/classify", json!({"text": "1"}));
                 ("SGLang", None, format!("--is-embedding {sim}"), Some(probe))
             }
             Engine::Own => {
-                let probe = json!({"token_ids": [1], "loss_mask": [1], "turns": 1});
-                let at = "--listen {host}:{port}".to_owned();
-                ("OpenAI", Some(path("own-judge")?), at, Some(("/reward", probe)))
+                let subject = json!({"token_ids": [1], "loss_mask": [1], "turns": 1});
+                let args = "--listen {host}:{port}".to_owned();
+                ("OpenAI", Some(path("own-judge")?), args, Some(probe("/reward", subject)))
             }
         };
         let words = args.split_whitespace().map(str::to_owned);
-        Ok((kind, program.into_iter().chain(words).collect(), probe))
+        let args: Vec<String> = program.into_iter().chain(words).collect();
+        Ok((json!({"type": kind, "image": "process", "args": args, "env": env}), probe))
     }
 }
 
@@ -160,13 +162,9 @@ spec:
     );
     for service in services {
         let Service { name, degrees, device, host, wake, batch, ask, .. } = service;
-        let (kind, args, probe) = service.served()?;
+        let (engine, probe) = service.served(&json!({MARK: dir}))?;
         // JSON is YAML.
-        let (args, dir) = (json!(args), dir.display());
-        let probe = probe.map(|(path, body)| {
-            format!("\n    probe: {}", json!({"path": path, "body": body.to_string()}))
-        });
-        let probe = probe.unwrap_or_default();
+        let probe = probe.map(|probe| format!("\n    probe: {probe}")).unwrap_or_default();
         write!(
             text,
             "---
@@ -181,11 +179,7 @@ spec:
     ask: {ask}
     batch: {batch}
     timeout: 10m
-    engine:
-      type: {kind}
-      image: process
-      args: {args}
-      env: {{{MARK}: \"{dir}\"}}{probe}
+    engine: {engine}{probe}
     degrees: {degrees:?}
     footprints:
 "

@@ -88,8 +88,8 @@ impl Caller for Dies {
 #[tokio::test]
 async fn a_call_whose_engine_ends_says_why_it_ended_and_that_once() {
     let (fake, _) = fake();
-    let dies = Dies(Arc::clone(&fake), tokio::sync::Barrier::new(2));
-    let (commands, mut events) = launched_on(fake, dies).await;
+    let caller = Dies(Arc::clone(&fake), tokio::sync::Barrier::new(2));
+    let (commands, mut events) = launched_on(fake, caller).await;
     for action in ["one", "two"].map(|id| ActionId::new(id).unwrap()) {
         commands.send(Instruction::Run { action, engine: ENGINE }).await.unwrap();
     }
