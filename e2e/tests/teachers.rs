@@ -1,6 +1,6 @@
 //! Distillation from several teachers: a record carries what each of them gives to its
-//! tokens, and the reward of a judge. Policy and teachers are simulators; the gateway is the program. Behind a queue, the
-//! teacher's GPU is a **fake**.
+//! tokens, and what a judge behind a queue says of it. Policy and models are simulators, one
+//! judge is a test server; the gateway is the program. Behind a queue, the GPU is a **fake**.
 
 use std::time::Duration;
 
