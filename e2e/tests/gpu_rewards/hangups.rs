@@ -112,6 +112,7 @@ async fn a_call_with_an_id_of_its_callers_goes_on_without_him() -> anyhow::Resul
     let mut rewards = Rewards::start("comes-back", Node::of(1), &[judge]).await?;
     rewards.linked().await?;
     let calls = rewards.calls().await?;
+    serves_on(&calls, "before").await?;
     let named =
         || anyhow::Ok(request(&rewards, "named", 200)?.header("x-rollwright-action", "named"));
     let left = tokio::spawn(named()?.send());
