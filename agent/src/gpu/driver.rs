@@ -15,18 +15,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::backend::{Backend, Caller, Device};
 use super::spec::{EngineSpec, Occupant};
+use super::unreachable;
 
 /// Between two looks at memory that has not followed yet: an engine gives it back shortly
 /// after its call has returned.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// How long memory may take to follow.
 const FOLLOWS_IN: Duration = Duration::from_secs(2);
-/// How long an engine may take to answer its probe after a call of it broke off.
-const PROBE: Duration = Duration::from_secs(10);
-
-/// How long the processes of one whose connection broke may take to be gone.
-const GONE_IN: Duration = Duration::from_secs(2);
-
 /// A command of the core, as it reaches the node: see [`rollwright_core::gpu::Command`].
 #[derive(Debug, Clone, PartialEq)]
 pub enum Instruction {
@@ -281,10 +276,7 @@ impl Driver {
             };
             match caller.call(&id, &address).await {
                 Err(fault) if fault.reason == ENGINE_UNREACHABLE => {
-                    if answers(&*backend, engine).await {
-                        return Ok(Err(broken_off(&fault)));
-                    }
-                    death(&*backend, engine).await.map_or(Ok(Err(fault)), Err)
+                    unreachable::look(&*backend, engine, fault).await.map(Err)
                 }
                 result => Ok(result),
             }
@@ -356,36 +348,6 @@ pub(super) async fn prove(
     let answers = !asleep && backend.probe(engine).await?;
     let movable = asleep && backend.is_movable(engine).await;
     Ok(Proof { asleep, held, answers, movable })
-}
-
-/// Whether an engine answers its probe now.
-async fn answers(backend: &dyn Backend, engine: EngineId) -> bool {
-    let asked = tokio::time::timeout(PROBE, backend.probe(engine)).await;
-    matches!(asked, Ok(Ok(true)))
-}
-
-/// Why an engine has ended whose connection broke: that may be seen before its processes are
-/// gone. `None`: they are not.
-async fn death(backend: &dyn Backend, engine: EngineId) -> Option<Trouble> {
-    let dies = async {
-        loop {
-            if let Some(trouble) = backend.death(engine).await {
-                return trouble;
-            }
-            tokio::time::sleep(LOOK_AGAIN).await;
-        }
-    };
-    tokio::time::timeout(GONE_IN, dies).await.ok()
-}
-
-/// An engine that answers its probe is no worse for a connection that it closed: who refuses a
-/// request before reading it does that, and one caller's request must not cost all the engine.
-fn broken_off(fault: &Fault) -> Fault {
-    let message = format!(
-        "{}; it answers its probe, so it stays: perhaps it refuses this request before it has read it",
-        fault.message
-    );
-    Fault { reason: "CallBrokeOff".into(), message, ..fault.clone() }
 }
 
 async fn evict(
