@@ -1,8 +1,10 @@
 //! A queue with a pool of GPUs and an agent with a **fake** of GPUs, as processes of their own;
-//! engines are processes of engine-sim, a simulator.
+//! engines are processes of engine-sim, a simulator, or of a test server.
 
+pub mod own;
 mod service;
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -20,8 +22,8 @@ use crate::docker;
 use crate::pair::Pair;
 use crate::program::terminate;
 use crate::wait;
-use service::{MARK, manifest};
-pub use service::{Service, documents};
+pub use service::{Engine, Service, documents};
+use service::{MARK, manifest, pretend_sglang};
 
 /// Never reached by a test that passes.
 const LIMIT: Duration = Duration::from_mins(2);
@@ -51,15 +53,16 @@ pub struct Node {
 }
 
 impl Node {
-    fn offer(self, agent: &mut Command, policy: &Path) {
+    fn offer(self, agent: &mut Command, dir: &Path) {
         let Self { gpus, device, host, keeps } = self;
         agent
             .args(["--fake-gpus", &format!("{gpus}:{device}Gi")])
             .args(["--fake-bandwidth", "1000000000000"])
             .args(["--engine-memory-mib", &(u64::from(host) << 10).to_string()])
             .arg("--policy")
-            .arg(policy)
-            .args(["--docker-socket", docker::SOCKET]);
+            .arg(policy_in(dir))
+            .args(["--docker-socket", docker::SOCKET])
+            .env("PATH", path_in(dir));
         if !keeps {
             agent.arg("--remove-on-exit");
         }
@@ -79,7 +82,10 @@ impl Rewards {
         std::fs::create_dir(&manifests)?;
         let services = manifest(services, rewards.pair.dir())?;
         std::fs::write(manifests.join("all.yaml"), services)?;
-        std::fs::write(rewards.policy(), "engines: {programs: [\"*\"], env: [ROLLWRIGHT_TEST]}\n")?;
+        let policy = "engines: {programs: [\"*\"], env: [ROLLWRIGHT_TEST]}\n";
+        std::fs::write(policy_in(rewards.pair.dir()), policy)?;
+        std::fs::create_dir(programs_in(rewards.pair.dir()))?;
+        pretend_sglang(&programs_in(rewards.pair.dir()))?;
         rewards.start_queue().await?;
         rewards.start_agent()?;
         Ok(rewards)
@@ -97,15 +103,15 @@ impl Rewards {
 
     /// Starts the agent.
     pub fn start_agent(&mut self) -> anyhow::Result<()> {
-        let (node, policy) = (self.node, self.policy());
-        self.pair.start_agent("judges", |agent| node.offer(agent, &policy))
+        let (node, dir) = (self.node, self.pair.dir().to_owned());
+        self.pair.start_agent("judges", |agent| node.offer(agent, &dir))
     }
 
     /// Starts an agent of another node like the first, and waits until it is linked. It is
     /// killed when it is dropped.
     pub async fn start_second(&mut self) -> anyhow::Result<Second> {
         let mut command = self.pair.agent("judges", "second")?;
-        self.node.offer(&mut command, &self.policy());
+        self.node.offer(&mut command, self.pair.dir());
         let process = command.spawn().context("the second agent does not start")?;
         self.two_linked().await?;
         Ok(Second { process, failures: Failures(self.pair.dir().join("second/fake-gpus")) })
@@ -129,14 +135,10 @@ impl Rewards {
             }
         }
         let mut command = self.pair.agent("judges", "impostor")?;
-        self.node.offer(&mut command, &self.policy());
+        self.node.offer(&mut command, self.pair.dir());
         let impostor = command.spawn().context("the impostor does not start")?;
         self.two_linked().await?;
         Ok(impostor)
-    }
-
-    fn policy(&self) -> PathBuf {
-        self.pair.dir().join("policy.yaml")
     }
 
     /// Waits until the queue has the node's GPUs.
@@ -186,6 +188,16 @@ impl Rewards {
         self.failures().heal(failure)
     }
 
+    /// SIGKILL to the engines.
+    pub fn kill_engines(&self) {
+        for pid in engines_below(self.pair.dir()) {
+            if let Some(pid) = rustix::process::Pid::from_raw(pid) {
+                // It may have ended by itself.
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            }
+        }
+    }
+
     /// SIGKILL to the queue.
     pub async fn kill_queue(&mut self) -> anyhow::Result<()> {
         self.pair.kill_queue().await
@@ -206,6 +218,22 @@ impl Rewards {
     pub async fn stop(mut self) -> anyhow::Result<()> {
         self.pair.stop().await
     }
+}
+
+fn policy_in(dir: &Path) -> PathBuf {
+    dir.join("policy.yaml")
+}
+
+/// What agents find before all else in their `PATH`.
+fn programs_in(dir: &Path) -> PathBuf {
+    dir.join("programs")
+}
+
+fn path_in(dir: &Path) -> OsString {
+    let mut path = programs_in(dir).into_os_string();
+    path.push(":");
+    path.push(std::env::var_os("PATH").unwrap_or_default());
+    path
 }
 
 /// An agent beside the first.
@@ -253,12 +281,7 @@ impl Drop for Rewards {
     fn drop(&mut self) {
         self.pair.abandon();
         // They outlive their agent.
-        for pid in engines_below(self.pair.dir()) {
-            if let Some(pid) = rustix::process::Pid::from_raw(pid) {
-                // It may have ended by itself.
-                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-            }
-        }
+        self.kill_engines();
     }
 }
 

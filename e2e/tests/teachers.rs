@@ -1,6 +1,6 @@
 //! Distillation from several teachers: a record carries what each of them gives to its
-//! tokens. Policy and teachers are simulators; the gateway is the program. Behind a queue, the
-//! teacher's GPU is a **fake**.
+//! tokens, and what a judge behind a queue says of it. Policy and models are simulators, one
+//! judge is a test server; the gateway is the program. Behind a queue, the GPU is a **fake**.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use anyhow::{Context as _, ensure};
 use rollwright_core::ids::{GroupId, Task, TrajectoryId};
 use rollwright_core::version::Version;
 use rollwright_e2e::gateway::{Gateway, Record, Setup, chat};
-use rollwright_e2e::rewards::{Node, Rewards, Service};
+use rollwright_e2e::rewards::{Node, Rewards, Service, own};
 use rollwright_e2e::wait;
 use rollwright_engine_sim::{Config, Dialect, EngineSim, logprobs_of};
 use rollwright_gateway::actions::Actions;
@@ -157,9 +157,8 @@ const SCHOOL: [(&str, &str, u64); 4] = [
     ("judge", "Pooling", 2),
 ];
 
-/// What an engine with these weights says of ids, asked directly.
-async fn direct(name: &str, version: u64, path: &str, body: Value) -> anyhow::Result<Value> {
-    let config = Config { model: name.to_owned(), version, ..Config::default() };
+/// What an engine says of ids, asked directly.
+async fn direct(config: Config, path: &str, body: Value) -> anyhow::Result<Value> {
     let engine = EngineSim::start(config).await?;
     let http = reqwest::Client::builder().no_proxy().timeout(LIMIT).build()?;
     let reply = http.post(format!("{}{path}", engine.url())).json(&body).send().await?;
@@ -172,9 +171,10 @@ async fn ensure_taught(record: &Value) -> anyhow::Result<()> {
     let said = record["teacher_logprobs"].as_object().context("no teacher")?;
     ensure!(said.keys().eq(["code", "proof", "style"]), "{:?}", said.keys());
     for (name, ask, version) in SCHOOL {
+        let config = Config { model: name.to_owned(), version, ..Config::default() };
         if ask == "Pooling" {
             let body = json!({"input": tokens.ids, "use_activation": false});
-            let wanted = direct(name, version, "/pooling", body).await?;
+            let wanted = direct(config, "/pooling", body).await?;
             let rows = wanted["data"][0]["data"].as_array().context("no rows")?;
             let last = rows.last().and_then(|row| row[0].as_f64());
             let bits = |number: Option<f64>| number.map(f64::to_bits);
@@ -182,7 +182,7 @@ async fn ensure_taught(record: &Value) -> anyhow::Result<()> {
             continue;
         }
         let body = json!({"prompt": tokens.ids, "max_tokens": 1, "prompt_logprobs": 0});
-        let wanted = direct(name, version, "/v1/completions", body).await?;
+        let wanted = direct(config, "/v1/completions", body).await?;
         let wanted = &wanted["choices"][0]["prompt_logprobs"];
         let said = numbers(&said[name])?;
         ensure!(said.len() == tokens.ids.len(), "{name}: {} numbers", said.len());
@@ -244,5 +244,61 @@ async fn a_batch_carries_what_teachers_and_a_reward_model_on_one_gpu_say() -> an
     ensure!(evictions >= 3, "{evictions}");
     gateway.acknowledge(&batch).await?;
     gateway.stop().await?;
+    rewards.stop().await
+}
+
+/// What a judge says of a record, asked directly.
+async fn judged(name: &str, record: &Value) -> anyhow::Result<Option<f64>> {
+    let ids = &record["token_ids"];
+    if name == "sglang" {
+        let config = Config {
+            dialect: Dialect::Sglang,
+            model: name.to_owned(),
+            version: 2,
+            ..Config::default()
+        };
+        let said = direct(config, "/classify", json!({"input_ids": ids})).await?;
+        return Ok(said["embedding"][0].as_f64());
+    }
+    let subject = json!({"token_ids": ids, "loss_mask": record["loss_mask"], "turns": 1});
+    Ok(serde_json::from_value::<own::Subject>(subject)?.reward())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_record_carries_the_reward_of_sglang_or_of_a_program_of_ones_own() -> anyhow::Result<()> {
+    let sglang = Service { version: 2, ..Service::new("sglang", &[1]).sglang() };
+    let services = [sglang, Service::new("own", &[1]).own()];
+    let mut rewards = Rewards::start("judges", Node::of(1), &services).await?;
+    rewards.linked().await?;
+    let engine = EngineSim::start(Config { mean_tokens: 0, ..Config::default() }).await?;
+    // A job for each, and one GPU, which holds one of them awake.
+    for name in ["sglang", "own"] {
+        let setup = Setup {
+            queue: Some(rewards.socket()),
+            queued: Some((rewards.manifests(), vec![name.to_owned()])),
+            ..Setup::before(std::slice::from_ref(&engine))
+        };
+        let gateway = Gateway::start(setup.rollout(json!({"groupSize": 2}))).await?;
+        for trajectory in gateway.open(&json!({"id": "g"})).await? {
+            gateway.turn(&trajectory, &chat(&format!("prove {trajectory}"), 12)).await?;
+            let (status, reply) = gateway.tell(&trajectory, "complete", &json!({})).await?;
+            ensure!(status == 202, "{reply}");
+        }
+        let batch = gateway.take(1).await?;
+        let records = batch["groups"][0]["trajectories"].as_array().context("no records")?;
+        let mut said = Vec::new();
+        for record in records {
+            Record::check(record)?;
+            let wanted = judged(name, record).await?.context("it says nothing")?;
+            let reward = record["reward"].as_f64().context("no reward")?;
+            ensure!(reward.to_bits() == wanted.to_bits(), "{name}: {reward} for {wanted}");
+            said.push(reward);
+        }
+        ensure!(said.len() == 2 && said[0].to_bits() != said[1].to_bits(), "{name}: {said:?}");
+        gateway.acknowledge(&batch).await?;
+        gateway.stop().await?;
+        let service = rewards.calls().await?.service(name).await?;
+        ensure!((service.calls, service.restores, service.failures) == (2, 1, 0), "{service:?}");
+    }
     rewards.stop().await
 }

@@ -54,6 +54,11 @@ pub trait Backend: Send + Sync + 'static {
     /// Where an engine is; `None` for one that does not exist. What cannot be known is an error.
     async fn occupant(&self, engine: EngineId) -> Result<Option<Occupant>, Trouble>;
 
+    /// Why an engine has ended; `None` for one that lives, or of which that cannot be known.
+    async fn death(&self, _: EngineId) -> Option<Trouble> {
+        None
+    }
+
     /// Engines that live, those of an earlier process of the agent among them. Without
     /// proofs: [`super::Station::found`] adds them.
     async fn found(&self) -> Vec<Found>;

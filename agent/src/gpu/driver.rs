@@ -15,15 +15,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::backend::{Backend, Caller, Device};
 use super::spec::{EngineSpec, Occupant};
+use super::unreachable;
 
 /// Between two looks at memory that has not followed yet: an engine gives it back shortly
 /// after its call has returned.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// How long memory may take to follow.
 const FOLLOWS_IN: Duration = Duration::from_secs(2);
-/// How long an engine may take to answer its probe after a call of it broke off.
-const PROBE: Duration = Duration::from_secs(10);
-
 /// A command of the core, as it reaches the node: see [`rollwright_core::gpu::Command`].
 #[derive(Debug, Clone, PartialEq)]
 pub enum Instruction {
@@ -71,7 +69,8 @@ pub enum Instruction {
         /// Time for it.
         limit: Duration,
     },
-    /// Make an action's call: answered by [`Event::Finished`].
+    /// Make an action's call: answered by [`Event::Finished`], or [`Event::Broke`] where its
+    /// engine has ended.
     Run {
         /// The action.
         action: ActionId,
@@ -114,6 +113,8 @@ enum Done {
     /// No event is an order that a later one replaced.
     Order(EngineId, OrderId, Option<Event>),
     Call(ActionId, EngineId, Result<(), Fault>),
+    /// A call found that its engine has ended.
+    Death(EngineId, Trouble),
 }
 
 impl std::fmt::Debug for Driver {
@@ -271,21 +272,22 @@ impl Driver {
         let call = tokio::spawn(async move {
             let Some(address) = backend.address(engine).await else {
                 let message = "the engine of the reward service is gone";
-                return Err(Fault::new(FaultKind::Infrastructure, "EngineGone", message));
+                return Ok(Err(Fault::new(FaultKind::Infrastructure, "EngineGone", message)));
             };
             match caller.call(&id, &address).await {
-                Err(fault)
-                    if fault.reason == ENGINE_UNREACHABLE && answers(&*backend, engine).await =>
-                {
-                    Err(broken_off(&fault))
+                Err(fault) if fault.reason == ENGINE_UNREACHABLE => {
+                    unreachable::look(&*backend, engine, fault).await.map(Err)
                 }
-                result => result,
+                result => Ok(result),
             }
         });
         self.calls.insert(action.clone(), (engine, call.abort_handle()));
         self.tasks.spawn(async move {
-            let result = call.await.unwrap_or_else(|error| Err(broken(&error)));
-            Done::Call(action, engine, result)
+            match call.await {
+                Ok(Ok(result)) => Done::Call(action, engine, result),
+                Ok(Err(trouble)) => Done::Death(engine, trouble),
+                Err(error) => Done::Call(action, engine, Err(broken(&error))),
+            }
         });
     }
 
@@ -301,6 +303,12 @@ impl Driver {
                 // One whose engine was ended has been reported by that.
                 self.calls.remove(&action)?;
                 Some(Event::Finished { action, engine, result })
+            }
+            Ok(Done::Death(engine, trouble)) => {
+                // All that ran there is reported by one; or was, when the engine was ended.
+                let before = self.calls.len();
+                self.calls.retain(|_, (on, _)| *on != engine);
+                (self.calls.len() < before).then_some(Event::Broke(engine, trouble))
             }
             // Nothing that a task does panics.
             Err(_) => None,
@@ -340,22 +348,6 @@ pub(super) async fn prove(
     let answers = !asleep && backend.probe(engine).await?;
     let movable = asleep && backend.is_movable(engine).await;
     Ok(Proof { asleep, held, answers, movable })
-}
-
-/// Whether an engine answers its probe now.
-async fn answers(backend: &dyn Backend, engine: EngineId) -> bool {
-    let asked = tokio::time::timeout(PROBE, backend.probe(engine)).await;
-    matches!(asked, Ok(Ok(true)))
-}
-
-/// An engine that answers its probe is no worse for a connection that it closed: who refuses a
-/// request before reading it does that, and one caller's request must not cost all the engine.
-fn broken_off(fault: &Fault) -> Fault {
-    let message = format!(
-        "{}; it answers its probe, so it stays: perhaps it refuses this request before it has read it",
-        fault.message
-    );
-    Fault { reason: "CallBrokeOff".into(), message, ..fault.clone() }
 }
 
 async fn evict(

@@ -83,14 +83,17 @@ impl Engines {
             }
         };
         let ends = async {
-            // What cannot be known now is asked again.
-            while !self.launcher.pids(program.engine).await.is_ok_and(|pids| pids.is_empty()) {
+            loop {
+                // What cannot be known now is asked again.
+                if let Some(trouble) = self.death(program.engine).await {
+                    return trouble;
+                }
                 tokio::time::sleep(LIVES).await;
             }
         };
         tokio::select! {
             () = answers => Ok(()),
-            () = ends => Err(self.launcher.cause(program.engine).await),
+            trouble = ends => Err(trouble),
         }
     }
 }
@@ -166,6 +169,13 @@ impl Backend for Engines {
         let Ok(Program { chunk, spec, .. }) = self.program(engine) else { return Ok(None) };
         let lent = self.mover(spec.evict).map_or(0, |mover| mover.lent(engine));
         Ok(Some(Occupant { chunk, pids: self.launcher.pids(engine).await?, lent }))
+    }
+
+    async fn death(&self, engine: EngineId) -> Option<Trouble> {
+        if self.launcher.pids(engine).await.is_ok_and(|pids| pids.is_empty()) {
+            return Some(self.launcher.cause(engine).await);
+        }
+        None
     }
 
     async fn found(&self) -> Vec<Found> {

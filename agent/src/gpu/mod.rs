@@ -21,6 +21,7 @@ pub mod spec;
 mod station;
 #[cfg(test)]
 mod tests;
+mod unreachable;
 
 pub use backend::{Backend, Caller, Device};
 pub use desk::Desk;

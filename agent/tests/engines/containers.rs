@@ -78,7 +78,8 @@ async fn a_container_is_found_again_and_ends() {
     let second = station(dir.path(), owner, Some(docker));
     let found = second.found().await;
     assert_eq!((found.len(), found[0].engine, found[0].chunk), (1, ENGINE, chunk(1)));
-    assert_eq!(second.backend.occupant(ENGINE).await.unwrap().unwrap().pids, pids);
+    // Of its server: what serves a connection comes and goes.
+    assert_eq!(second.backend.occupant(ENGINE).await.unwrap().unwrap().pids[0], pids[0]);
     second.backend.stop(ENGINE).await.unwrap();
     assert_eq!(containers(owner).as_deref(), Some(""));
     assert_eq!(second.found().await, []);

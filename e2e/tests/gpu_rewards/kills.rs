@@ -75,6 +75,96 @@ async fn a_call_that_runs_outlives_its_queue_and_not_its_agent() -> anyhow::Resu
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_engine_killed_under_a_call_takes_that_call_alone() -> anyhow::Result<()> {
+    let judge = Service { step_ms: 20, ..Service::new("judge", &[1]) };
+    let mut rewards = Rewards::start("engine", Node::of(1), &[judge]).await?;
+    rewards.linked().await?;
+    let calls = rewards.calls().await?;
+    calls.complete("first", "judge", 1).await?;
+    let before = calls.engines().await?;
+    let lost = beside(&calls, "lost", "judge", 30_000);
+    let has = async || Ok(rewards.asked().await?.iter().any(|id| id == "lost"));
+    wait::until("its engine has it", LIMIT, has).await?;
+    let waits = beside(&calls, "waits", "judge", 1);
+    wait::until("one waits", LIMIT, async || Ok(calls.service("judge").await?.waiting == 1))
+        .await?;
+    rewards.kill_engines();
+
+    let status = lost.await?.expect_err("its engine is gone");
+    let died = fault(&status);
+    ensure!(
+        (died.kind(), died.reason.as_str()) == (Kind::Infrastructure, "EngineDied"),
+        "{died:?}"
+    );
+    ensure!(died.message.contains("engine-sim (a simulator"), "its last words: {died:?}");
+    // What waited is served by the next engine, which was not asked the other again.
+    ensure!(waits.await??.status == 200);
+    let again = calls.complete("lost", "judge", 30_000).await.expect_err("the same end");
+    ensure!(fault(&again) == died, "{again:?}");
+    ensure!(rewards.asked().await? == ["waits"]);
+    let (after, judge) = (calls.engines().await?, calls.service("judge").await?);
+    ensure!(after.len() == 1 && after[0].engine != before[0].engine, "{before:?}, {after:?}");
+    ensure!((judge.running, judge.waiting, judge.failures) == (0, 0, 1), "{judge:?}");
+    rewards.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_whose_queue_and_agent_are_both_killed_is_not_made_twice() -> anyhow::Result<()> {
+    let judge = Service { step_ms: 20, ..Service::new("judge", &[1]) };
+    let mut rewards = Rewards::start("both", Node::of(1), &[judge]).await?;
+    rewards.linked().await?;
+    let calls = rewards.calls().await?;
+    calls.complete("first", "judge", 1).await?;
+    let before = calls.engines().await?[0].engine;
+    let has = async |rewards: &Rewards, id: &str| {
+        wait::until("its engine has it", LIMIT, async || {
+            Ok(rewards.asked().await?.iter().any(|asked| asked == id))
+        })
+        .await
+    };
+    let lost = beside(&calls, "lost", "judge", 30_000);
+    has(&rewards, "lost").await?;
+    rewards.kill_queue().await?;
+    rewards.kill_agent().await?;
+    ensure!(lost.await?.is_err());
+    rewards.start_queue().await?;
+    let calls = rewards.calls().await?;
+    // Asked before there is an agent again.
+    let again = beside(&calls, "lost", "judge", 30_000);
+    rewards.start_agent()?;
+    let status = again.await?.expect_err("nobody has its answer");
+    let gone = fault(&status);
+    ensure!((gone.kind(), gone.reason.as_str()) == (Kind::Infrastructure, "AgentLost"), "{gone:?}");
+    ensure!(calls.complete("anew", "judge", 1).await?.status == 200);
+    ensure!(calls.engines().await?[0].engine == before, "it was taken over");
+
+    // One that is cancelled as the queue is killed.
+    let cancelled = beside(&calls, "cancelled", "judge", 30_000);
+    has(&rewards, "cancelled").await?;
+    ensure!(calls.cancel("cancelled").await?);
+    rewards.kill_queue().await?;
+    // Whether it hears of that is the kill's to say.
+    let _ = cancelled.await?;
+    rewards.start_queue().await?;
+    let calls = rewards.calls().await?;
+    // Its agent may not have heard of it: then it goes on, and can be cancelled again.
+    let again = beside(&calls, "cancelled", "judge", 30_000);
+    wait::until("it ends", LIMIT, async || {
+        calls.cancel("cancelled").await?;
+        Ok(again.is_finished())
+    })
+    .await?;
+    let status = again.await?.expect_err("it was cancelled");
+    ensure!(fault(&status).kind() == Kind::Cancelled, "{status:?}");
+    ensure!(calls.complete("last", "judge", 1).await?.status == 200);
+    for id in ["lost", "cancelled"] {
+        let times = rewards.asked().await?.iter().filter(|asked| *asked == id).count();
+        ensure!(times == 1, "{id} was asked {times} times");
+    }
+    rewards.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_engine_that_two_agents_claim_stays_with_the_first() -> anyhow::Result<()> {
     let mut rewards = Rewards::start("two", Node::of(1), &[Service::new("judge", &[1])]).await?;
     rewards.linked().await?;

@@ -1,8 +1,9 @@
-//! Reward services on a **fake** of GPUs, with engine-sim processes as engines: through the
-//! queue, the link and the agent, as processes that are killed.
+//! Reward services on a **fake** of GPUs, with processes of engine-sim or of a test server as
+//! engines: through the queue, the link and the agent, as processes that are killed.
 
 mod drains;
 mod failures;
+mod hangups;
 mod kills;
 mod requests;
 mod turns;

@@ -292,6 +292,9 @@ impl Work {
                 }
                 return self.emit(FromAgent::CallEnded(ended)).await;
             }
+            Event::Broke(engine, trouble) => {
+                return self.incident(Incident::Broke(engine, trouble)).await;
+            }
             // The driver says nothing else.
             _ => return,
         };

@@ -307,6 +307,10 @@ impl Backend for FakeGpus {
         self.inner.occupant(engine).await
     }
 
+    async fn death(&self, engine: EngineId) -> Option<Trouble> {
+        self.inner.death(engine).await
+    }
+
     async fn found(&self) -> Vec<Found> {
         let found = self.inner.found().await;
         for Found { engine, spec, chunk, .. } in &found {

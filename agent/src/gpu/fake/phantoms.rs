@@ -92,6 +92,10 @@ impl Backend for Phantoms {
         Ok(chunk.map(|chunk| Occupant { chunk, pids: Vec::new(), lent: 0 }))
     }
 
+    async fn death(&self, engine: EngineId) -> Option<Trouble> {
+        (!self.all().contains_key(&engine)).then(gone)
+    }
+
     async fn found(&self) -> Vec<Found> {
         let all = self.all();
         let found = all.iter().map(|(engine, phantom)| {

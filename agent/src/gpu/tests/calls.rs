@@ -4,19 +4,26 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use rollwright_core::fault::{Fault, FaultKind};
-use rollwright_core::gpu::{EngineId, Event, OrderId};
+use rollwright_core::gpu::{EngineId, Event, OrderId, Trouble};
 use rollwright_core::ids::ActionId;
 use tokio::sync::mpsc;
 
 use super::failures::fake;
 use super::node::{LIMIT, kind, spec};
-use crate::gpu::{Caller, Driver, Instruction};
+use crate::gpu::fake::FakeGpus;
+use crate::gpu::{Backend as _, Caller, Driver, Instruction};
 
 const ENGINE: EngineId = EngineId(1);
 
 /// A driver that makes its calls by `caller`, with the engine launched.
 async fn launched(caller: impl Caller) -> (mpsc::Sender<Instruction>, mpsc::Receiver<Event>) {
-    let (fake, _) = fake();
+    launched_on(fake().0, caller).await
+}
+
+async fn launched_on(
+    fake: Arc<FakeGpus>,
+    caller: impl Caller,
+) -> (mpsc::Sender<Instruction>, mpsc::Receiver<Event>) {
     let driver = Driver::new(fake.clone(), fake, Arc::new(caller));
     let (commands, orders) = mpsc::channel(10);
     let (reports, mut events) = mpsc::channel(10);
@@ -64,6 +71,35 @@ async fn an_engine_is_unreachable_only_where_its_probe_has_no_answer() {
     // Asleep: its probe has no answer.
     commands.send(run("asleep")).await.unwrap();
     assert_eq!(reason(events.recv().await), "EngineUnreachable");
+}
+
+/// Its engine ends under each call, when all are made.
+struct Dies(Arc<FakeGpus>, tokio::sync::Barrier);
+
+#[async_trait]
+impl Caller for Dies {
+    async fn call(&self, action: &ActionId, address: &str) -> Result<(), Fault> {
+        self.1.wait().await;
+        self.0.stop(ENGINE).await.expect("a phantom can be ended");
+        BreaksOff.call(action, address).await
+    }
+}
+
+#[tokio::test]
+async fn a_call_whose_engine_ends_says_why_it_ended_and_that_once() {
+    let (fake, _) = fake();
+    let caller = Dies(Arc::clone(&fake), tokio::sync::Barrier::new(2));
+    let (commands, mut events) = launched_on(fake, caller).await;
+    for action in ["one", "two"].map(|id| ActionId::new(id).unwrap()) {
+        commands.send(Instruction::Run { action, engine: ENGINE }).await.unwrap();
+    }
+    let died = events.recv().await;
+    assert!(matches!(died, Some(Event::Broke(ENGINE, Trouble::Died(_)))), "{died:?}");
+    // All that ran there ended with it: nothing more is said of the other.
+    let (order, limit) = (OrderId(2), LIMIT);
+    commands.send(Instruction::Stop { engine: ENGINE, order, limit }).await.unwrap();
+    let next = events.recv().await;
+    assert!(matches!(next, Some(Event::Stopped(ENGINE, OrderId(2), Ok(0)))), "{next:?}");
 }
 
 /// Why a call has failed.
