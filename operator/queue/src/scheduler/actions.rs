@@ -113,7 +113,9 @@ impl Action {
             return queued.chain(before.iter().cloned()).collect();
         }
         let started = self.started.clone().map(Happened::Started);
-        let output = self.output.pieces().iter().cloned().map(Happened::Output);
+        // Its start comes first, even where the core has yet to hear of it.
+        let output = self.output.pieces().iter().filter(|_| self.started.is_some());
+        let output = output.cloned().map(Happened::Output);
         let events = started.into_iter().chain(output);
         queued.chain(events.map(|event| convert::event("", event))).collect()
     }

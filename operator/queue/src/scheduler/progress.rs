@@ -21,7 +21,8 @@ use crate::store::{Ended, Op};
 struct Audience {
     subscribers: Vec<Subscriber>,
     cancellers: Vec<Reply<bool>>,
-    /// What was to be told with its acceptance, where that was not durable before its end.
+    /// What was to be told with its acceptance, where that was not durable before its end, or
+    /// with its start, where that was never told.
     unsaid: Vec<pb::ActionEvent>,
 }
 
@@ -30,7 +31,11 @@ impl Audience {
         Self {
             subscribers: std::mem::take(&mut action.subscribers),
             cancellers: std::mem::take(&mut action.cancellers),
-            unsaid: if action.durable { Vec::new() } else { action.course() },
+            unsaid: match (action.durable, &action.started) {
+                (true, Some(_)) => Vec::new(),
+                (true, None) => action.course().split_off(1),
+                (false, _) => action.course(),
+            },
         }
     }
 }
@@ -116,12 +121,17 @@ impl Scheduler {
             cores: run.cores.iter().collect(),
             queue_s: seconds(run.granted.since(action.submitted)),
         };
+        let mut early = Vec::new();
         if action.started.replace(started.clone()).is_none() {
             self.metrics.waiting.dec();
             self.metrics.running.inc();
+            early = action.output.pieces().to_vec();
         }
         action.node = Some(node.clone());
         self.tell_all(id, &Happened::Started(started));
+        for output in early {
+            self.tell_all(id, &Happened::Output(output));
+        }
     }
 
     /// A piece of output from an agent.
@@ -150,7 +160,10 @@ impl Scheduler {
         let (output, bytes) = action.output.keep(output);
         action.bytes += bytes;
         self.budget.add(bytes);
-        self.tell_all(&id, &Happened::Output(output));
+        // What comes with its start, in one batch of the agent's, is told after that.
+        if action.started.is_some() {
+            self.tell_all(&id, &Happened::Output(output));
+        }
     }
 
     /// It has ended, once and for all. Callers are told at once of an end that the

@@ -97,8 +97,13 @@ impl Bench {
     }
 
     fn says(&mut self, message: FromAgent) {
+        self.says_at_once([message]);
+    }
+
+    fn says_at_once(&mut self, messages: impl IntoIterator<Item = FromAgent>) {
         let (node, epoch) = (self.node.clone(), self.epoch);
-        let messages = vec![pb::AgentMessage { message: Some(message) }];
+        let message = |message| pb::AgentMessage { message: Some(message) };
+        let messages = messages.into_iter().map(message).collect();
         self.round(Input::LinkBatch { node, epoch, messages });
     }
 
@@ -132,26 +137,30 @@ impl Bench {
     }
 
     fn started(&mut self, start: &pb::StartAction) {
-        let (action_id, attempt) = (start.action_id.clone(), start.attempt);
-        self.says(FromAgent::ActionStarted(pb::ActionStarted { action_id, attempt }));
-        let output = pb::Output { data: "x".into(), ..pb::Output::default() };
-        self.says(FromAgent::ActionOutput(pb::ActionOutput {
-            action_id: start.action_id.clone(),
-            output: Some(output),
-            offset: 0,
-        }));
+        self.says(started(start));
+        self.says(output(start));
     }
 
     fn finished(&mut self, start: &pb::StartAction) {
-        let (action_id, attempt) = (start.action_id.clone(), start.attempt);
-        let end = Some(pb::action_ended::End::Finished(pb::Finished::default()));
-        self.says(FromAgent::ActionEnded(pb::ActionEnded {
-            action_id,
-            attempt,
-            end,
-            not_started: false,
-        }));
+        self.says(finished(start));
     }
+}
+
+fn started(start: &pb::StartAction) -> FromAgent {
+    let (action_id, attempt) = (start.action_id.clone(), start.attempt);
+    FromAgent::ActionStarted(pb::ActionStarted { action_id, attempt })
+}
+
+fn output(start: &pb::StartAction) -> FromAgent {
+    let output = Some(pb::Output { data: "x".into(), ..pb::Output::default() });
+    let action_id = start.action_id.clone();
+    FromAgent::ActionOutput(pb::ActionOutput { action_id, output, offset: 0 })
+}
+
+fn finished(start: &pb::StartAction) -> FromAgent {
+    let (action_id, attempt) = (start.action_id.clone(), start.attempt);
+    let end = Some(pb::action_ended::End::Finished(pb::Finished::default()));
+    FromAgent::ActionEnded(pb::ActionEnded { action_id, attempt, end, not_started: false })
 }
 
 /// Names of the events that wait.
@@ -211,4 +220,19 @@ fn one_that_is_cancelled_in_the_line_was_queued() {
     bench.commit(|durable| matches!(durable, Durable::Ended { .. }));
     assert_eq!(read(&mailbox), ["queued", "cancelled"]);
     assert!(answer.try_recv().unwrap().unwrap());
+}
+
+#[test]
+fn output_that_comes_with_the_start_is_told_after_it() {
+    let dir = tempfile::tempdir().unwrap();
+    for ends_too in [false, true] {
+        let mut bench = Bench::new(&dir.path().join(ends_too.to_string()));
+        let (mailbox, start) = bench.begin();
+        bench.commit(|durable| matches!(durable, Durable::Accepted(_)));
+        assert_eq!(read(&mailbox), ["queued"]);
+        let ends = ends_too.then(|| finished(&start));
+        bench.says_at_once([started(&start), output(&start)].into_iter().chain(ends));
+        let expected = ["started", "output", "finished"];
+        assert_eq!(read(&mailbox), expected[..if ends_too { 3 } else { 2 }]);
+    }
 }
