@@ -1,5 +1,7 @@
 //! The life of an action: it waits, runs, and ends once.
 
+use std::time::Duration;
+
 use super::command::Command;
 use super::pool::{Action, Pool, Timer};
 use super::proof::Trouble;
@@ -135,11 +137,18 @@ impl Pool {
         }
         let kind = engine.kind;
         if self.chunks.get_mut(on).is_some_and(|tenant| std::mem::take(&mut tenant.fresh)) {
-            let term = self.expected(kind, Phase::Wake).unwrap_or_default();
+            let term = self.term(kind);
             self.engines.entry(on).and_modify(|engine| engine.term = now + term);
         }
         self.settle(on);
         self.mark_wanted(now);
+    }
+
+    /// How long a resident serves those that wait for it before it makes room: what it takes to
+    /// put it to sleep and to wake it again.
+    pub(super) fn term(&self, kind: Kind) -> Duration {
+        let moves = [Phase::Evict, Phase::Wake].map(|phase| self.expected(kind, phase));
+        moves.into_iter().flatten().fold(Duration::ZERO, Duration::saturating_add)
     }
 
     /// Ends an action that nobody needs any more. While it still runs, its GPUs are in use.

@@ -1,7 +1,7 @@
 //! Who is on which GPUs, and where the next one goes.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::chunk::{Chunk, Degree, MOST_GPUS};
 use super::tenant::{EngineId, Kind, State, Tenant, Turn};
@@ -103,20 +103,25 @@ impl Chunks {
     }
 
     /// The first engine of this kind that is resident and may execute now. `turns` are GPUs on
-    /// which nobody else is to begin, `rooms` those on which only those that serve before they
-    /// make room are.
-    pub fn resident(&self, kind: Kind, turns: &Barred, rooms: &Barred) -> Option<EngineId> {
-        let may = |tenant: &Tenant| {
+    /// which nobody else is to begin, `held` engines whose memory others wait for: of those only
+    /// the ones that serve before they make room begin.
+    pub fn resident(
+        &self,
+        kind: Kind,
+        turns: &Barred,
+        held: &BTreeSet<EngineId>,
+    ) -> Option<EngineId> {
+        let may = |engine: &EngineId, tenant: &Tenant| {
             tenant.kind == kind
                 && tenant.state == State::Resident
                 && !tenant.executing
                 && self.allowed(tenant.chunk, turns)
-                && (tenant.serves_first() || self.allowed(tenant.chunk, rooms))
+                && (tenant.serves_first() || !held.contains(engine))
                 && (self.executing(tenant.chunk.node) | self.leaving(tenant.chunk.node))
                     & tenant.chunk.bits()
                     == 0
         };
-        let of_kind = self.tenants.iter().filter(|(_, tenant)| may(tenant));
+        let of_kind = self.tenants.iter().filter(|(engine, tenant)| may(engine, tenant));
         of_kind.min_by_key(|(_, tenant)| tenant.chunk).map(|(engine, _)| *engine)
     }
 
@@ -191,6 +196,31 @@ impl Chunks {
         };
         let wait = |chunk: &Chunk| (self.in_use(*chunk), *chunk);
         of.iter().copied().filter(may).min_by_key(wait)
+    }
+
+    /// Engines of a chunk that cannot stay where one of this kind comes with `bytes` on each GPU:
+    /// the two do not fit beside what all others keep when they sleep, and pinned ones always.
+    pub(super) fn in_the_way(
+        &self,
+        kind: Kind,
+        bytes: u64,
+        chunk: Chunk,
+    ) -> impl Iterator<Item = EngineId> {
+        let memory = self.nodes[chunk.node].memory;
+        let least = move |other: &Tenant| match other {
+            other if other.kind == kind => 0,
+            other if other.pinned => other.device,
+            other => other.kept(),
+        };
+        let there = self.overlapping(chunk).filter(move |(engine, tenant)| {
+            let shared = chunk.gpus().filter(|gpu| tenant.chunk.gpus().contains(gpu));
+            let all = |gpu| {
+                let others = self.sum(chunk.node, gpu, Some(*engine), least);
+                bytes.saturating_add(tenant.device).saturating_add(others)
+            };
+            shared.into_iter().any(|gpu| all(gpu) > memory)
+        });
+        there.map(|(engine, _)| engine)
     }
 
     /// Whether an engine can be restored on its chunk now: there is room beside all that is

@@ -17,9 +17,12 @@ const WHOLE: u128 = u128::MAX;
 pub(super) struct Claims {
     /// GPUs on which the next to execute is known.
     pub(super) turns: Barred,
-    /// GPUs whose memory is spoken for: nothing is promised a place there, and nothing begins
-    /// but on engines that serve before they make room.
+    /// GPUs whose memory is spoken for: nothing is promised a place there.
     pub(super) rooms: Barred,
+    /// Engines in the way there: nothing begins on them unless they serve before they make room.
+    /// Those that fit beside go on. Of the others none executes in the end, and of those that do
+    /// one at most on each GPU: the rest idles, and leaves as soon as that is enough.
+    pub(super) held: BTreeSet<EngineId>,
     /// Nodes whose memory is spoken for: no engine is launched there.
     memory: BTreeSet<usize>,
 }
@@ -68,7 +71,7 @@ impl Pool {
         let closed = |index: &usize| !self.is_up(*index) || self.nodes[*index].draining;
         let closed = (0..self.nodes.len()).filter(closed);
         let turns: Barred = closed.map(|index| (index, WHOLE)).collect();
-        Claims { rooms: turns.clone(), turns, memory: BTreeSet::new() }
+        Claims { rooms: turns.clone(), turns, ..Claims::default() }
     }
 
     /// Where an engine of this kind could be restored for one whose turn this is.
@@ -94,7 +97,7 @@ impl Pool {
         let Some(batch) = self.service(kind).map(|service| service.batch.max(1)) else {
             return Step::Waits;
         };
-        if let Some(engine) = self.chunks.resident(kind, &claims.turns, &claims.rooms) {
+        if let Some(engine) = self.chunks.resident(kind, &claims.turns, &claims.held) {
             self.run(engine, batch, now);
             return Step::Began;
         }
@@ -107,12 +110,9 @@ impl Pool {
         // that needs their memory: who is to serve before that must not wait for it.
         let holding: Vec<Chunk> =
             self.serving(kind).flat_map(|(id, engine)| self.reach(id, engine)).collect();
-        let barred = |chunk: Chunk| {
-            claims.rooms.get(&chunk.node).is_some_and(|barred| barred & chunk.bits() != 0)
-        };
         let there = self.serving(kind).filter(|(id, engine)| {
             let first = self.chunks.get(*id).is_some_and(Tenant::serves_first);
-            engine.state == State::Resident && (first || !barred(engine.chunk))
+            engine.state == State::Resident && (first || !claims.held.contains(id))
         });
         let next = there.map(|(_, engine)| engine.chunk);
         let next = next.min_by_key(|chunk| self.chunks.in_use(*chunk));
@@ -138,12 +138,13 @@ impl Pool {
         let claim = |barred: &Barred| self.chunks.claim(kind, footprint.device, &holding, barred);
         // One that sleeps where another stays forever is as good as none.
         let claim = if claim(&Barred::new()).is_some() {
-            claim(&claims.rooms)
+            claim(&claims.rooms).map(|chunk| (chunk, footprint.device))
         } else {
             self.claim_launch(kind, turn, &footprint, claims, now)
         };
-        if let Some(chunk) = claim {
+        if let Some((chunk, bytes)) = claim {
             *claims.rooms.entry(chunk.node).or_insert(0) |= chunk.bits();
+            claims.held.extend(self.chunks.in_the_way(kind, bytes, chunk));
         }
         Step::Waits
     }
@@ -190,9 +191,8 @@ impl Pool {
     fn with_room(&self, kind: Kind, batch: usize, claims: &Claims) -> Option<(EngineId, usize)> {
         let open = |id: EngineId, chunk: Chunk| {
             let first = self.chunks.get(id).is_some_and(Tenant::serves_first);
-            let rooms = if first { &Barred::new() } else { &claims.rooms };
-            let barred = [&claims.turns, rooms].map(|of| of.get(&chunk.node).copied());
-            barred.into_iter().flatten().all(|barred| barred & chunk.bits() == 0)
+            let barred = claims.turns.get(&chunk.node).copied().unwrap_or(0);
+            barred & chunk.bits() == 0 && (first || !claims.held.contains(&id))
         };
         let executing = self.engines.iter().filter(|(id, engine)| {
             engine.kind == kind
@@ -207,7 +207,8 @@ impl Pool {
     }
 
     /// For a service that has no engine to wait for: claims a node's memory, and makes room there
-    /// by ending its least recently used engines. The chunk to wait for, where that helps.
+    /// by ending its least recently used engines. The chunk to wait for, where that helps, and the
+    /// bytes of each of its GPUs that must be had there: all, where an engine has to end.
     fn claim_launch(
         &mut self,
         kind: Kind,
@@ -215,7 +216,7 @@ impl Pool {
         need: &Footprint,
         claims: &mut Claims,
         now: Time,
-    ) -> Option<Chunk> {
+    ) -> Option<(Chunk, u64)> {
         let chunks = |node: usize| {
             let gpus = self.chunks.node(node).map_or(0, |(gpus, _)| gpus);
             Chunk::all(node, gpus, kind.degree).filter(|chunk| !self.stuck(*chunk))
@@ -235,13 +236,14 @@ impl Pool {
             .collect();
         if let Some(chunk) = self.chunks.claim(kind, need.device, &roomy, &claims.rooms) {
             claims.memory.insert(chunk.node);
-            return Some(chunk);
+            return Some((chunk, need.device));
         }
         let node = *nodes.iter().find(|node| self.can_free(**node, need))?;
         claims.memory.insert(node);
         // Those of its own kind may go too: they are where they cannot be restored.
         let turn = turn.saturating_sub(1);
-        self.free_memory(node, self.memory_short(node, need), turn, now)
+        let chunk = self.free_memory(node, self.memory_short(node, need), turn, now)?;
+        Some((chunk, u64::MAX))
     }
 
     /// Whether a node's memory would be enough without the engines that can be ended.

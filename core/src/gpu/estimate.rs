@@ -15,7 +15,7 @@ impl Pool {
     pub fn time_to_start(&self, service: ServiceIndex, degree: Degree) -> Option<Duration> {
         let kind = Kind { service, degree };
         let claims = self.closed();
-        if self.chunks.resident(kind, &claims.turns, &claims.rooms).is_some() {
+        if self.chunks.resident(kind, &claims.turns, &claims.held).is_some() {
             return Some(Duration::ZERO);
         }
         let idle = self

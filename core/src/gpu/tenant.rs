@@ -71,7 +71,8 @@ pub struct Tenant {
     pub executing: bool,
     /// It was restored, and has run nothing since.
     pub fresh: bool,
-    /// It has served since it was restored, for less time than it takes to wake it again.
+    /// It has served since it was restored, for less time than it takes to put it to
+    /// sleep and to wake it again.
     pub on_term: bool,
     /// The first that waits for its kind.
     pub wanted: Option<Turn>,

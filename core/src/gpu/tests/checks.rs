@@ -39,7 +39,7 @@ impl World {
     }
 
     /// Nothing is moved for others that was restored for some that wait, and ran none or not for
-    /// as long as it takes to wake it again.
+    /// as long as it takes to move it away and back.
     pub(super) fn check_owes(&self, engine: EngineId) {
         let Some(until) = self.owing.get(&engine) else { return };
         let owes = until.is_none_or(|until| self.now < until);

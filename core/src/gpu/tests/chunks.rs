@@ -1,7 +1,7 @@
 //! Chunks against brute force: whatever comes and goes, each choice is the one that a look at
 //! every chunk would make.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 
@@ -49,7 +49,7 @@ impl Map {
     /// An action of `kind` comes, with `bytes` on each GPU, and begins where nobody executes;
     /// `None` where it has to wait. Moves take no time.
     fn begin(&mut self, kind: Kind, bytes: u64) -> Option<(EngineId, Option<Place>)> {
-        let resident = |map: &Self| map.chunks.resident(kind, &none(), &none());
+        let resident = |map: &Self| map.chunks.resident(kind, &none(), &BTreeSet::new());
         if let Some(engine) = resident(self) {
             self.change(engine, |tenant| tenant.executing = true);
             return Some((engine, None));

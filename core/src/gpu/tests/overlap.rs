@@ -210,3 +210,26 @@ fn a_gpu_that_is_being_left_for_nobody_is_taken_before_another_is_left() {
     assert_eq!(world.result(3), Some(Ok(())));
     assert_eq!(orders(&world), [Order::Launch, Order::Launch, Order::Evict, Order::Launch]);
 }
+
+#[test]
+fn one_that_is_in_nobodys_way_goes_on_while_others_take_turns() {
+    let sizes = [("a", 6), ("b", 6), ("small", 3)];
+    let services = sizes.map(|(name, bytes)| service(name, 1, &[(1, bytes, 0, 1)]));
+    let mut world = World::new(services.to_vec(), &[1]);
+    for (n, service) in [0, 2].into_iter().enumerate() {
+        world.submit(n, kind(service, 1), 1000);
+        world.report(0, Outcome::Good);
+        // Its term is over.
+        world.pass(secs(4));
+        world.finish(0, true);
+    }
+    // The second is launched in the place of the first, which is wanted again.
+    world.submit(2, kind(1, 1), 1000);
+    world.report(0, Outcome::Good);
+    world.submit(3, kind(0, 1), 1000);
+    assert_eq!(orders(&world).last(), Some(&Order::Launch));
+    world.submit(4, kind(2, 1), 1000);
+    assert!(world.pool.runs_on(&action(4)).is_some(), "nobody needs its memory");
+    world.settle();
+    assert!((0..5).all(|n| world.result(n) == Some(Ok(()))));
+}

@@ -103,8 +103,8 @@ fn those_that_wait_together_run_together_up_to_the_batch() {
     // The third of the batch came before the other service's first.
     assert_eq!((running(&world), world.pool.waiting(ServiceIndex(0))), (2, 0));
     world.submit(7, kind(0, 1), 1000);
-    // It has served for as long as it takes to wake it.
-    world.pass(secs(2));
+    // It has served for as long as it takes to move it away and back.
+    world.pass(secs(3));
     world.finish(0, true);
     // The eighth came later than those that wait for the GPU.
     assert_eq!((running(&world), world.pool.waiting(ServiceIndex(0))), (1, 1));
@@ -120,7 +120,7 @@ fn a_wide_action_is_not_starved_by_narrow_ones() {
     for n in 6..30 {
         world.submit(n, kind(0, 1), 10_000);
     }
-    world.pass(secs(2));
+    world.pass(secs(3));
     // Those that run end, none that came later starts, and the wide one is launched.
     let runs = world.pool.stats().runs;
     while world.pool.stats().runs == runs && world.processes.values().any(|p| !p.running.is_empty())

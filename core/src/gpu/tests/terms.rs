@@ -10,26 +10,41 @@ use super::rules::{orders, pair};
 use super::world::{World, action, kind, node, secs, service};
 use crate::gpu::{Event, Order};
 use crate::ids::ActionId;
+use crate::time::Time;
 
+const EVICT: Duration = Duration::from_secs(1);
 const WAKE: Duration = Duration::from_secs(2);
+/// How long a resident goes on.
+const TERM: Duration = Duration::from_secs(3);
 
-/// What is ordered is done in the time that it is expected to take, and what runs ends after
-/// `call`; whichever is under way. False: nothing is.
+/// What is ordered is done in the time that it is expected to take, and what was submitted first
+/// of all that run ends after `call`; whichever is under way. False: nothing is.
 fn go_on(world: &mut World, call: Duration) -> bool {
     let takes = match world.tasks.first().map(|task| task.what) {
         Some(Order::Launch) => secs(20),
         Some(Order::Wake) => WAKE,
-        Some(Order::Evict | Order::Stop) => secs(1),
-        None if world.processes.values().any(|process| !process.running.is_empty()) => call,
+        Some(Order::Evict | Order::Stop) => EVICT,
+        None if running(world).next().is_some() => call,
         None => return false,
     };
     world.pass(takes);
     if world.tasks.is_empty() {
-        world.finish(0, true);
+        let first = running(world).enumerate().min_by_key(|(_, id)| number(id));
+        let (first, _) = first.expect("one runs");
+        world.finish(first, true);
     } else {
         world.report(0, Outcome::Good);
     }
     true
+}
+
+/// In the order in which [`World::finish`] has them.
+fn running(world: &World) -> impl Iterator<Item = &ActionId> {
+    world.processes.values().flat_map(|process| process.running.iter())
+}
+
+fn number(id: &ActionId) -> usize {
+    id.as_str()[1..].parse().unwrap()
 }
 
 fn restores(world: &World) -> usize {
@@ -103,12 +118,12 @@ proptest! {
         }
         prop_assert!(has_begun(&world, &other));
         // Where it was asked for during the first launch, that counts as well.
-        let most = secs(20) + call * 4 + WAKE + secs(1) + secs(20);
+        let most = secs(20) + call * 4 + TERM + EVICT + secs(20);
         let waited = world.now.since(asked.unwrap());
         prop_assert!(waited <= most, "{waited:?} of {most:?}");
     }
 
-    /// All that wait are served with at most a restore for each `WAKE` of service, but for the
+    /// All that wait are served with at most a restore for each `TERM` of service, but for the
     /// first of each service and the last.
     #[test]
     fn restores_take_no_more_than_the_service_between_them(
@@ -119,16 +134,10 @@ proptest! {
         for (n, (service, _)) in calls.iter().enumerate() {
             world.submit(n, kind(*service, 1), 1_000_000);
         }
-        let takes = |id: &ActionId| {
-            let n: usize = id.as_str()[1..].parse().unwrap();
-            Duration::from_millis(calls[n].1)
-        };
-        let running = |world: &World| {
-            world.processes.values().find_map(|process| process.running.first().cloned())
-        };
+        let takes = |id: &ActionId| Duration::from_millis(calls[number(id)].1);
         let mut served = Duration::ZERO;
         loop {
-            let call = running(&world).map_or(Duration::ZERO, |id| takes(&id));
+            let call = running(&world).next().map_or(Duration::ZERO, takes);
             if world.tasks.is_empty() {
                 served += call;
             }
@@ -137,9 +146,44 @@ proptest! {
             }
         }
         prop_assert!(world.open.is_empty());
-        let terms = served.as_millis().div_ceil(WAKE.as_millis());
+        let terms = served.as_millis().div_ceil(TERM.as_millis());
         let most = usize::try_from(terms).unwrap() + 2 * 3;
         prop_assert!(restores(&world) <= most, "{} restores, {most} at most", restores(&world));
         world.send(Event::Tick);
+    }
+
+    /// Whatever fits beside what: where each of a few services has a caller who calls again as
+    /// soon as he is answered, none of them waits for ever.
+    #[test]
+    fn nobody_is_kept_waiting_by_callers_who_come_again(
+        sizes in prop::collection::vec((1u64..=10, 1u32..=2), 2..5),
+        millis in 1u64..4_000,
+    ) {
+        let of = |(n, (bytes, gpus)): (usize, &(u64, u32))| {
+            service(&format!("s{n}"), 1, &[(*gpus, *bytes, 0, 1)])
+        };
+        let services: Vec<_> = sizes.iter().enumerate().map(of).collect();
+        let mut world = World::new(services, &[2]);
+        let call = Duration::from_millis(millis);
+        // Of each service the call of its caller, and since when.
+        let mut calls: Vec<Option<(ActionId, Time)>> = vec![None; sizes.len()];
+        let mut submitted = 0;
+        // Each of the others moves away and back, serves its term, and a call more.
+        let round = (secs(20) + EVICT + TERM + call * 4) * 2;
+        let most = round * u32::try_from(sizes.len()).unwrap() * 2;
+        for _ in 0..400 {
+            let now = world.now;
+            for (n, at) in calls.iter_mut().enumerate() {
+                if at.as_ref().is_none_or(|(id, _)| world.ended.contains_key(id)) {
+                    world.submit(submitted, kind(n, sizes[n].1), 1_000_000);
+                    *at = Some((action(submitted), now));
+                    submitted += 1;
+                }
+                let (id, since) = at.as_ref().unwrap();
+                let waited = now.since(*since);
+                prop_assert!(waited <= most, "{id} waits for {waited:?}: {:?}", world.pool);
+            }
+            prop_assert!(go_on(&mut world, call));
+        }
     }
 }

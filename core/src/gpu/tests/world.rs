@@ -368,9 +368,10 @@ impl World {
         assert_eq!(process.held, self.footprint(kind).device);
         let busy = self.beside(engine, chunk).any(|process| !process.running.is_empty());
         assert!(!busy, "a GPU of {chunk} is booked twice");
-        let wake = self.pool.expected(kind, Phase::Wake).unwrap_or_default();
+        let [evict, wake] = [Phase::Evict, Phase::Wake]
+            .map(|phase| self.pool.expected(kind, phase).unwrap_or_default());
         self.owing.entry(engine).and_modify(|until| {
-            until.get_or_insert(self.now + wake);
+            until.get_or_insert(self.now + evict + wake);
         });
         let process = self.processes.get_mut(&engine).unwrap();
         process.running.insert(action);
