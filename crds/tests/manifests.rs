@@ -82,6 +82,10 @@ fn references_must_lead_somewhere() {
         format!("{HEAD}kind: ResourcePool\nmetadata: {{name: local}}\nspec: {{cpu: {{}}}}\n");
     let queue =
         |spec: &str| format!("{HEAD}kind: ActionQueue\nmetadata: {{name: q}}\nspec: {{{spec}}}\n");
+    let elsewhere = |name: &str| {
+        let metadata = format!("{{name: {name}, namespace: research}}");
+        queue("pools: [local]").replace("{name: q}", &metadata)
+    };
     let reward = |spec: &str| {
         format!(
             "{HEAD}kind: RewardService\nmetadata: {{name: r}}\nspec: {{sandbox: {{command: {{shell: a}}, {spec}}}}}\n"
@@ -129,6 +133,22 @@ fn references_must_lead_somewhere() {
         (
             vec![("r.yaml", reward("queue: q, template: t"))],
             "r.yaml, document 1: spec.sandbox.queue: there is no ActionQueue \"q\", nor any other ActionQueue",
+        ),
+        (
+            vec![
+                ("p.yaml", pool.clone()),
+                ("q.yaml", elsewhere("q")),
+                ("r.yaml", reward("queue: q, template: t")),
+            ],
+            "r.yaml, document 1: spec.sandbox.queue: there is no ActionQueue \"q\" in namespace \"default\"; there is one in namespace \"research\"",
+        ),
+        (
+            vec![
+                ("p.yaml", pool.clone()),
+                ("q.yaml", elsewhere("other")),
+                ("r.yaml", reward("queue: q, template: t")),
+            ],
+            "r.yaml, document 1: spec.sandbox.queue: there is no ActionQueue \"q\" in namespace \"default\", nor any other ActionQueue",
         ),
     ];
     for (files, says) in table {

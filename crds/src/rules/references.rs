@@ -102,8 +102,7 @@ impl<'a> Set<'a> {
     ) -> Option<&'a ActionQueue> {
         let queue = self.queues.get(&(namespace, name)).copied();
         if queue.is_none() {
-            let here = self.queues.keys().filter(|(of, _)| *of == namespace);
-            check.fail(missing("ActionQueue", name, here.map(|(_, name)| *name)));
+            check.fail(missing_in(namespace, "ActionQueue", name, &self.queues));
         }
         queue
     }
@@ -185,8 +184,7 @@ impl<'a> Set<'a> {
         }
         for (index, reward) in job.spec.reward_services.iter().enumerate() {
             if !self.rewards.contains_key(&(namespace, reward.name.as_str())) {
-                let here = self.rewards.keys().filter(|(of, _)| *of == namespace);
-                let message = missing("RewardService", &reward.name, here.map(|(_, name)| *name));
+                let message = missing_in(namespace, "RewardService", &reward.name, &self.rewards);
                 spec.item("rewardServices", index).field("name").fail(message);
             }
         }
@@ -199,5 +197,22 @@ fn missing<'a>(what: &str, name: &str, there: impl Iterator<Item = &'a str>) -> 
         format!("there is no {what} \"{name}\", nor any other {what}")
     } else {
         format!("there is no {what} \"{name}\"; there is {}", there.join(", "))
+    }
+}
+
+/// As [`missing`], of a namespace: what is there in others alone is told.
+fn missing_in<T>(namespace: &str, what: &str, name: &str, there: &ByName<'_, T>) -> String {
+    let of_name = there.keys().filter(|(_, of)| *of == name);
+    let elsewhere: Vec<String> = of_name.map(|(of, _)| format!("\"{of}\"")).collect();
+    let here = || there.keys().filter(|(of, _)| *of == namespace).map(|(_, name)| *name);
+    if !elsewhere.is_empty() {
+        format!(
+            "there is no {what} \"{name}\" in namespace \"{namespace}\"; there is one in namespace {}",
+            elsewhere.join(", ")
+        )
+    } else if here().next().is_none() && !there.is_empty() {
+        format!("there is no {what} \"{name}\" in namespace \"{namespace}\", nor any other {what}")
+    } else {
+        missing(what, name, here())
     }
 }

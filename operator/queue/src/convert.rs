@@ -122,9 +122,16 @@ fn check_command(command: Option<&pb::Command>) -> Result<(), Fault> {
         Some(_) if command.stdin.len() > MAX_STDIN => {
             wrong("command.stdin must be at most 1 MiB: put a file instead")
         }
-        Some(_) if !good_names(&command.env) => {
-            wrong("a name in command.env must not be empty or hold '='")
+        Some(Program::Shell(shell)) if shell.contains('\0') => {
+            wrong("command.shell must not hold a zero byte: put a file instead")
         }
+        Some(Program::Argv(argv)) if argv.args.iter().any(|arg| arg.contains('\0')) => {
+            wrong("command.argv must not hold a zero byte: put a file instead")
+        }
+        Some(_) if command.cwd.contains('\0') => wrong("command.cwd must not hold a zero byte"),
+        Some(_) if !good_env(&command.env) => wrong(
+            "a name in command.env must not be empty or hold '=', and nothing there a zero byte",
+        ),
         Some(_) => Ok(()),
     }
 }
@@ -195,15 +202,18 @@ fn env_bytes(env: &HashMap<String, String>) -> usize {
     env.iter().map(|(key, value)| key.len() + value.len() + 64).sum()
 }
 
-/// True when all names can be names of environment variables.
-fn good_names(env: &HashMap<String, String>) -> bool {
-    env.keys().all(|key| !key.is_empty() && !key.contains('='))
+/// True when all names and values can be those of environment variables.
+fn good_env(env: &HashMap<String, String>) -> bool {
+    env.iter().all(|(name, value)| {
+        !name.is_empty() && !name.contains(['=', '\0']) && !value.contains('\0')
+    })
 }
 
 /// Refuses an environment that cannot be one, or is too large to pass on.
 pub(crate) fn check_env(env: &HashMap<String, String>) -> Result<(), Fault> {
-    if !good_names(env) {
-        return Err(user("InvalidEnv", "a name in env must not be empty or hold '='"));
+    if !good_env(env) {
+        let message = "a name in env must not be empty or hold '=', and nothing there a zero byte";
+        return Err(user("InvalidEnv", message));
     }
     if env_bytes(env) > MAX_ENV {
         return Err(user("RequestTooLarge", "env must be at most 256 KiB"));
@@ -304,5 +314,41 @@ impl Weigh for pb::QueueMessage {
             _ => 0,
         };
         128 + payload
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_zero_byte_is_refused_wherever_a_program_cannot_have_one() {
+        use pb::command::Program;
+        let pair = |name: &str, value: &str| [(name.to_owned(), value.to_owned())].into();
+        let argv = |last: &str| pb::Argv { args: vec!["true".into(), last.into()] };
+        let reason = |change: &dyn Fn(&mut pb::Command)| {
+            let program = Some(Program::Shell("true".into()));
+            let mut command = pb::Command { program, ..pb::Command::default() };
+            change(&mut command);
+            check_command(Some(&command)).err().map(|fault| fault.reason.into_owned())
+        };
+        let wrong = || Some("InvalidCommand".to_owned());
+        assert_eq!(reason(&|c| c.program = Some(Program::Shell("tr\0ue".into()))), wrong());
+        assert_eq!(reason(&|c| c.program = Some(Program::Argv(argv("a\0")))), wrong());
+        assert_eq!(reason(&|c| c.cwd = "/a\0b".into()), wrong());
+        assert_eq!(reason(&|c| c.env = pair("A\0", "b")), wrong());
+        assert_eq!(reason(&|c| c.env = pair("A", "b\0")), wrong());
+        // Standard input may hold any bytes.
+        assert_eq!(reason(&|c| c.stdin = b"a\0b".as_slice().into()), None);
+        assert_eq!(reason(&|c| c.program = Some(Program::Argv(argv("a")))), None);
+        for (env, wanted) in [
+            (pair("A=", "b"), Some("InvalidEnv")),
+            (pair("A\0", "b"), Some("InvalidEnv")),
+            (pair("A", "b\0"), Some("InvalidEnv")),
+            (pair("A", "b"), None),
+        ] {
+            let reason = check_env(&env).err().map(|fault| fault.reason);
+            assert_eq!(reason.as_deref(), wanted, "{env:?}");
+        }
     }
 }

@@ -121,6 +121,12 @@ impl Asked {
             );
             return Err(user("InvalidPath", message));
         }
+        if is_disguised(path) {
+            let message = format!(
+                "path `{path}`: percent-escapes, and parts that are empty, `.` or `..`, are not taken before the `?`; write the path plainly, such as /v1/chat/completions"
+            );
+            return Err(user("InvalidPath", message));
+        }
         if moves_an_engine(path) {
             let message = format!(
                 "path `{path}` moves an engine or changes what it serves, which the queue alone does: ask for scores, completions and the like"
@@ -200,13 +206,22 @@ pub(crate) fn is_passed(name: &str) -> bool {
     !NOT_PASSED.contains(&name.as_str()) && !name.starts_with("x-rollwright-")
 }
 
-/// Whether an engine may take the path for one of the agent's. Escapes and empty or dotted
-/// parts, by which one path is written in many ways, are taken for such.
+/// The path without its query.
+fn plain(path: &str) -> &str {
+    path.split(['?', '#']).next().unwrap_or_default()
+}
+
+/// Whether a path is written in one of the ways by which an engine may take it for another:
+/// so might one that only the agent may ask for be hidden.
+fn is_disguised(path: &str) -> bool {
+    let path = plain(path);
+    let dotted = |part| matches!(part, "." | "..");
+    path.contains('%') || path.contains("//") || path.split('/').any(dotted)
+}
+
+/// Whether a path that is written plainly is one of the agent's.
 fn moves_an_engine(path: &str) -> bool {
-    let path = path.split(['?', '#']).next().unwrap_or_default();
-    let disguised = path.contains('%') || path.contains("//");
-    disguised
-        || path.split('/').any(|part| matches!(part, "." | "..") || OF_THE_AGENT.contains(&part))
+    plain(path).split('/').any(|part| OF_THE_AGENT.contains(&part))
 }
 
 /// Whether a JSON body asks for a streamed answer.
@@ -275,6 +290,7 @@ mod tests {
     fn what_is_wrong_is_named() {
         let reason = |request| Asked::new(request).err().map(|fault| fault.reason.into_owned());
         assert_eq!(reason(request("/score", "{}")), None);
+        assert_eq!(reason(request("/score?of=a%2Fb//..", "{}")), None);
         for (path, body, wanted) in [
             ("score", "", "InvalidPath"),
             ("/a b", "", "InvalidPath"),
@@ -285,8 +301,10 @@ mod tests {
             ("/score", r#"{"stream": false, "stream": true}"#, "StreamingUnsupported"),
             ("/sleep?level=2", "", "Forbidden"),
             ("/wake_up", "", "Forbidden"),
-            ("/v1//../sleep", "", "Forbidden"),
-            ("/slee%70", "", "Forbidden"),
+            ("/v1//../sleep", "", "InvalidPath"),
+            ("/v1/./sleep", "", "InvalidPath"),
+            ("/slee%70", "", "InvalidPath"),
+            ("/models%2Fx", "", "InvalidPath"),
             ("/v1/load_lora_adapter", "", "Forbidden"),
         ] {
             assert_eq!(reason(request(path, body)).as_deref(), Some(wanted), "{path} {body}");
