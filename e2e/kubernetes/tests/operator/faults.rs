@@ -26,9 +26,23 @@ pub(crate) async fn workers_fail(
         // What a kubelet says of a pod that it will not run any more.
         let status = r#"{"status": {"phase": "Failed", "reason": "Evicted"}}"#;
         let patch = ["patch", "pod", &victim, "--subresource=status", "--type=merge"];
-        namespace.kubectl().run(&[&patch[..], &["--patch", status]].concat()).await?;
+        let patch = [&patch[..], &["--patch", status]].concat();
         let known: Vec<_> = self::workers(namespace).await?;
         let known: Vec<_> = known.into_iter().map(|pod| pod.metadata.name).collect();
+        until("its failure counts", async || {
+            let now = self::workers(namespace).await?;
+            let lives = |pod: &Pod| {
+                pod.metadata.name.as_ref() == Some(&victim)
+                    && pod.metadata.deletion_timestamp.is_none()
+            };
+            if !now.iter().any(lives) {
+                return Ok(Ok(()));
+            }
+            // What its kubelet is about to write may undo it: then it is said again.
+            namespace.kubectl().output(&patch, "").await?;
+            Ok(Err(format!("{victim} lives")))
+        })
+        .await?;
         let created = until("another has its place", async || {
             let now = self::workers(namespace).await?;
             let new = now.iter().find(|pod| !known.contains(&pod.metadata.name));
