@@ -2,14 +2,14 @@
 
 use anyhow::{Context as _, ensure};
 use reqwest::RequestBuilder;
-use rollwright_e2e::rewards::{Calls, Node, Rewards, Service};
+use rollwright_e2e::rewards::{Calls, Rewards};
 use rollwright_e2e::wait;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::task::JoinHandle;
 
-use crate::{LIMIT, beside, until_running};
+use crate::{LIMIT, beside, one_judge, times_asked, until_asked, until_running};
 
 /// A request for so many tokens, which its engine knows by `name`.
 fn request(rewards: &Rewards, name: &str, tokens: u32) -> anyhow::Result<RequestBuilder> {
@@ -42,11 +42,6 @@ async fn until_load(rewards: &Rewards, what: &str, wanted: (u64, u64)) -> anyhow
     wait::until(what, LIMIT, async || Ok(load(rewards).await? == wanted)).await
 }
 
-async fn until_asked(rewards: &Rewards, id: &str) -> anyhow::Result<()> {
-    let asked = async || Ok(rewards.asked().await?.iter().any(|of| of == id));
-    wait::until(&format!("the engine has {id}"), LIMIT, asked).await
-}
-
 /// The engine serves the next call, and is the one that it was.
 async fn serves_on(calls: &Calls, id: &str) -> anyhow::Result<()> {
     ensure!(calls.complete(id, "judge", 1).await?.status == 200);
@@ -57,10 +52,7 @@ async fn serves_on(calls: &Calls, id: &str) -> anyhow::Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_whose_caller_hung_up_ends_and_its_engine_serves_on() -> anyhow::Result<()> {
-    let judge = Service { step_ms: 20, ..Service::new("judge", &[1]) };
-    let mut rewards = Rewards::start("hang", Node::of(1), &[judge]).await?;
-    rewards.linked().await?;
-    let calls = rewards.calls().await?;
+    let (rewards, calls) = one_judge("hang").await?;
 
     // While the engine is launched for it, while it runs, and while it waits for another.
     let launching = tokio::spawn(request(&rewards, "launching", 30_000)?.send());
@@ -89,7 +81,7 @@ async fn a_call_whose_caller_hung_up_ends_and_its_engine_serves_on() -> anyhow::
     ensure!(calls.cancel("busy").await?);
     ensure!(busy.await?.is_err());
     serves_on(&calls, "after-waiting").await?;
-    ensure!(!rewards.asked().await?.iter().any(|id| id == "waiting"), "it was asked for nobody");
+    ensure!(times_asked(&rewards, "waiting").await? == 0, "it was asked for nobody");
 
     // In the midst of its body.
     let mut caller = UnixStream::connect(rewards.socket()).await?;
@@ -102,16 +94,13 @@ async fn a_call_whose_caller_hung_up_ends_and_its_engine_serves_on() -> anyhow::
     tokio::time::timeout(LIMIT, caller.read_to_end(&mut said)).await??;
     until_load(&rewards, "nothing came of it", (0, 0)).await?;
     serves_on(&calls, "after-half").await?;
-    ensure!(!rewards.asked().await?.iter().any(|id| id == "half"), "half a body was asked");
+    ensure!(times_asked(&rewards, "half").await? == 0, "half a body was asked");
     rewards.stop().await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_with_an_id_of_its_callers_goes_on_without_him() -> anyhow::Result<()> {
-    let judge = Service { step_ms: 20, ..Service::new("judge", &[1]) };
-    let mut rewards = Rewards::start("comes-back", Node::of(1), &[judge]).await?;
-    rewards.linked().await?;
-    let calls = rewards.calls().await?;
+    let (rewards, calls) = one_judge("comes-back").await?;
     serves_on(&calls, "before").await?;
     let named =
         || anyhow::Ok(request(&rewards, "named", 200)?.header("x-rollwright-action", "named"));
@@ -125,7 +114,7 @@ async fn a_call_with_an_id_of_its_callers_goes_on_without_him() -> anyhow::Resul
     ensure!(answer.status() == 200, "{answer:?}");
     let said: Value = answer.json().await?;
     ensure!(said["usage"]["completion_tokens"] == 200, "{said}");
-    let times = rewards.asked().await?.iter().filter(|id| *id == "named").count();
+    let times = times_asked(&rewards, "named").await?;
     ensure!(times == 1, "it was asked {times} times");
     until_load(&rewards, "nothing is left of it", (0, 0)).await?;
     serves_on(&calls, "after").await?;

@@ -6,7 +6,7 @@ use rollwright_e2e::wait;
 use rollwright_proto::v1::CallRequest;
 use rollwright_proto::v1::fault::Kind;
 
-use crate::{LIMIT, beside, fault, until_running};
+use crate::{LIMIT, beside, fault, one_judge, times_asked, until_asked, until_running};
 
 /// Tokens that the engine of a service has made since it was started, by its own account.
 async fn tokens(calls: &Calls, id: &str, service: &str) -> anyhow::Result<u64> {
@@ -24,18 +24,14 @@ async fn tokens(calls: &Calls, id: &str, service: &str) -> anyhow::Result<u64> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_runs_outlives_its_queue_and_not_its_agent() -> anyhow::Result<()> {
-    let judge = Service { step_ms: 20, ..Service::new("judge", &[1]) };
-    let mut rewards = Rewards::start("one", Node::of(1), &[judge]).await?;
-    rewards.linked().await?;
-    let calls = rewards.calls().await?;
+    let (mut rewards, calls) = one_judge("one").await?;
     calls.complete("first", "judge", 1).await?;
     let before = tokens(&calls, "count-1", "judge").await?;
 
     // The queue is killed while it runs; its caller asks again.
     let lost = beside(&calls, "slow", "judge", 200);
     // Its start is on disk before its agent hears of it: a queue that ends between gives it up.
-    let asked = async || Ok(rewards.asked().await?.iter().any(|id| id == "slow"));
-    wait::until("its engine has it", LIMIT, asked).await?;
+    until_asked(&rewards, "slow").await?;
     rewards.kill_queue().await?;
     ensure!(lost.await?.is_err());
     rewards.start_queue().await?;
@@ -76,15 +72,11 @@ async fn a_call_that_runs_outlives_its_queue_and_not_its_agent() -> anyhow::Resu
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_engine_killed_under_a_call_takes_that_call_alone() -> anyhow::Result<()> {
-    let judge = Service { step_ms: 20, ..Service::new("judge", &[1]) };
-    let mut rewards = Rewards::start("engine", Node::of(1), &[judge]).await?;
-    rewards.linked().await?;
-    let calls = rewards.calls().await?;
+    let (rewards, calls) = one_judge("engine").await?;
     calls.complete("first", "judge", 1).await?;
     let before = calls.engines().await?;
     let lost = beside(&calls, "lost", "judge", 30_000);
-    let has = async || Ok(rewards.asked().await?.iter().any(|id| id == "lost"));
-    wait::until("its engine has it", LIMIT, has).await?;
+    until_asked(&rewards, "lost").await?;
     let waits = beside(&calls, "waits", "judge", 1);
     wait::until("one waits", LIMIT, async || Ok(calls.service("judge").await?.waiting == 1))
         .await?;
@@ -110,20 +102,11 @@ async fn an_engine_killed_under_a_call_takes_that_call_alone() -> anyhow::Result
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_whose_queue_and_agent_are_both_killed_is_not_made_twice() -> anyhow::Result<()> {
-    let judge = Service { step_ms: 20, ..Service::new("judge", &[1]) };
-    let mut rewards = Rewards::start("both", Node::of(1), &[judge]).await?;
-    rewards.linked().await?;
-    let calls = rewards.calls().await?;
+    let (mut rewards, calls) = one_judge("both").await?;
     calls.complete("first", "judge", 1).await?;
     let before = calls.engines().await?[0].engine;
-    let has = async |rewards: &Rewards, id: &str| {
-        wait::until("its engine has it", LIMIT, async || {
-            Ok(rewards.asked().await?.iter().any(|asked| asked == id))
-        })
-        .await
-    };
     let lost = beside(&calls, "lost", "judge", 30_000);
-    has(&rewards, "lost").await?;
+    until_asked(&rewards, "lost").await?;
     rewards.kill_queue().await?;
     rewards.kill_agent().await?;
     ensure!(lost.await?.is_err());
@@ -140,7 +123,7 @@ async fn a_call_whose_queue_and_agent_are_both_killed_is_not_made_twice() -> any
 
     // One that is cancelled as the queue is killed.
     let cancelled = beside(&calls, "cancelled", "judge", 30_000);
-    has(&rewards, "cancelled").await?;
+    until_asked(&rewards, "cancelled").await?;
     ensure!(calls.cancel("cancelled").await?);
     rewards.kill_queue().await?;
     // Whether it hears of that is the kill's to say.
@@ -158,7 +141,7 @@ async fn a_call_whose_queue_and_agent_are_both_killed_is_not_made_twice() -> any
     ensure!(fault(&status).kind() == Kind::Cancelled, "{status:?}");
     ensure!(calls.complete("last", "judge", 1).await?.status == 200);
     for id in ["lost", "cancelled"] {
-        let times = rewards.asked().await?.iter().filter(|asked| *asked == id).count();
+        let times = times_asked(&rewards, id).await?;
         ensure!(times == 1, "{id} was asked {times} times");
     }
     rewards.stop().await
