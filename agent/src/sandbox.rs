@@ -88,22 +88,25 @@ impl Places {
         let lock = lock.map_err(|error| io("open", &path, &error))?;
         let asked = Instant::now();
         let mut said = false;
+        let in_use = || {
+            format!(
+                "another agent uses the state directory {}: end it, or give this one a directory \
+                 of its own",
+                state_dir.display()
+            )
+        };
         while let Err(error) = lock.try_lock() {
             if let TryLockError::Error(error) = error {
                 return Err(io("lock", &path, &error));
             }
-            let in_use = format!(
-                "another agent uses the state directory {}: end it, or give this one a directory \
-                 of its own",
-                state_dir.display()
-            );
             if asked.elapsed() >= patience {
-                return Err(fault::user("StateDirInUse", in_use));
+                return Err(fault::user("StateDirInUse", in_use()));
             }
             if !std::mem::replace(&mut said, true) {
                 tracing::warn!(
                     ?patience,
-                    "{in_use}; waiting for a while, in case it is about to end"
+                    "{}; waiting for a while, in case it is about to end",
+                    in_use()
                 );
             }
             tokio::time::sleep(LOCK_PAUSE).await;

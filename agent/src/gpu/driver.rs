@@ -22,6 +22,7 @@ use super::unreachable;
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// How long memory may take to follow.
 const FOLLOWS_IN: Duration = Duration::from_secs(2);
+
 /// A command of the core, as it reaches the node: see [`rollwright_core::gpu::Command`].
 #[derive(Debug, Clone, PartialEq)]
 pub enum Instruction {

@@ -146,7 +146,7 @@ impl Pool {
 
     /// How long a resident serves those that wait for it before it makes room: what it takes to
     /// put it to sleep and to wake it again.
-    pub(super) fn term(&self, kind: Kind) -> Duration {
+    fn term(&self, kind: Kind) -> Duration {
         let moves = [Phase::Evict, Phase::Wake].map(|phase| self.expected(kind, phase));
         moves.into_iter().flatten().fold(Duration::ZERO, Duration::saturating_add)
     }

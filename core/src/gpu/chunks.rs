@@ -103,8 +103,7 @@ impl Chunks {
     }
 
     /// The first engine of this kind that is resident and may execute now. `turns` are GPUs on
-    /// which nobody else is to begin, `held` engines whose memory others wait for: of those only
-    /// the ones that serve before they make room begin.
+    /// which nobody else is to begin, `held` engines that are to make room first.
     pub fn resident(
         &self,
         kind: Kind,
@@ -116,7 +115,7 @@ impl Chunks {
                 && tenant.state == State::Resident
                 && !tenant.executing
                 && self.allowed(tenant.chunk, turns)
-                && (tenant.serves_first() || !held.contains(engine))
+                && !held.contains(engine)
                 && (self.executing(tenant.chunk.node) | self.leaving(tenant.chunk.node))
                     & tenant.chunk.bits()
                     == 0
@@ -198,8 +197,9 @@ impl Chunks {
         of.iter().copied().filter(may).min_by_key(wait)
     }
 
-    /// Engines of a chunk that cannot stay where one of this kind comes with `bytes` on each GPU:
-    /// the two do not fit beside what all others keep when they sleep, and pinned ones always.
+    /// Engines of a chunk that are to make room for one of this kind with `bytes` on each GPU: the
+    /// two do not fit beside what all others keep when they sleep, and pinned ones always. Those
+    /// that serve first come to it later.
     pub(super) fn in_the_way(
         &self,
         kind: Kind,
@@ -207,18 +207,22 @@ impl Chunks {
         chunk: Chunk,
     ) -> impl Iterator<Item = EngineId> {
         let memory = self.nodes[chunk.node].memory;
-        let least = move |other: &Tenant| match other {
-            other if other.kind == kind => 0,
-            other if other.pinned => other.device,
-            other => other.kept(),
+        let least = move |other: &Tenant| {
+            if other.kind == kind {
+                0
+            } else if other.pinned {
+                other.device
+            } else {
+                other.kept()
+            }
         };
         let there = self.overlapping(chunk).filter(move |(engine, tenant)| {
-            let shared = chunk.gpus().filter(|gpu| tenant.chunk.gpus().contains(gpu));
             let all = |gpu| {
                 let others = self.sum(chunk.node, gpu, Some(*engine), least);
                 bytes.saturating_add(tenant.device).saturating_add(others)
             };
-            shared.into_iter().any(|gpu| all(gpu) > memory)
+            let mut shared = chunk.gpus().filter(|gpu| tenant.chunk.gpus().contains(gpu));
+            !tenant.serves_first() && shared.any(|gpu| all(gpu) > memory)
         });
         there.map(|(engine, _)| engine)
     }

@@ -19,8 +19,7 @@ pub(super) struct Claims {
     pub(super) turns: Barred,
     /// GPUs whose memory is spoken for: nothing is promised a place there.
     pub(super) rooms: Barred,
-    /// Engines in the way there: nothing begins on them unless they serve before they make room.
-    /// Those that fit beside go on. Of the others none executes in the end, and of those that do
+    /// Engines in the way there: nothing begins on them. Those that fit beside go on. Of the others none executes in the end, and of those that do
     /// one at most on each GPU: the rest idles, and leaves as soon as that is enough.
     pub(super) held: BTreeSet<EngineId>,
     /// Nodes whose memory is spoken for: no engine is launched there.
@@ -110,10 +109,9 @@ impl Pool {
         // that needs their memory: who is to serve before that must not wait for it.
         let holding: Vec<Chunk> =
             self.serving(kind).flat_map(|(id, engine)| self.reach(id, engine)).collect();
-        let there = self.serving(kind).filter(|(id, engine)| {
-            let first = self.chunks.get(*id).is_some_and(Tenant::serves_first);
-            engine.state == State::Resident && (first || !claims.held.contains(id))
-        });
+        let there = self
+            .serving(kind)
+            .filter(|(id, engine)| engine.state == State::Resident && !claims.held.contains(id));
         let next = there.map(|(_, engine)| engine.chunk);
         let next = next.min_by_key(|chunk| self.chunks.in_use(*chunk));
         if let Some(chunk) = next {
@@ -189,16 +187,16 @@ impl Pool {
 
     /// An engine that executes fewer actions than it could, and how many fewer.
     fn with_room(&self, kind: Kind, batch: usize, claims: &Claims) -> Option<(EngineId, usize)> {
-        let open = |id: EngineId, chunk: Chunk| {
-            let first = self.chunks.get(id).is_some_and(Tenant::serves_first);
+        let open = |chunk: Chunk| {
             let barred = claims.turns.get(&chunk.node).copied().unwrap_or(0);
-            barred & chunk.bits() == 0 && (first || !claims.held.contains(&id))
+            barred & chunk.bits() == 0
         };
         let executing = self.engines.iter().filter(|(id, engine)| {
             engine.kind == kind
                 && engine.state == State::Resident
                 && !engine.running.is_empty()
-                && open(**id, engine.chunk)
+                && !claims.held.contains(id)
+                && open(engine.chunk)
                 && self.chunks.leaving(engine.chunk.node) & engine.chunk.bits() == 0
         });
         executing

@@ -1,15 +1,12 @@
 //! What a caller may know of the pools.
 
 use rollwright_auth::Caller;
-use rollwright_core::gpu::{Degree, Residency, ServiceIndex};
+use rollwright_core::gpu::{Degree, EngineView, Residency, ServiceIndex};
 use rollwright_core::ids::JobId;
 use rollwright_proto::v1 as pb;
 
 use super::actor::Gpu;
 use super::pool::Pool;
-
-/// Of an engine on a node whose agent is away.
-const UNKNOWN: &str = "Unknown";
 
 impl Gpu {
     /// Everything, for ourselves and for those who may operate the queue; for others their
@@ -34,11 +31,7 @@ impl Gpu {
                 node: view.node.to_string(),
                 first_gpu: view.chunk.start(),
                 degree: view.kind.degree.gpus(),
-                residency: if pool.is_linked(&view.node) {
-                    residency(view.residency).to_owned()
-                } else {
-                    UNKNOWN.to_owned()
-                },
+                residency: residency(pool, &view).to_owned(),
                 running: view.running as u32,
             });
             let mut stats = pb::GpuPoolStats {
@@ -83,8 +76,12 @@ fn service_stats(pool: &Pool, service: ServiceIndex) -> pb::RewardServiceStats {
     }
 }
 
-fn residency(residency: Residency) -> &'static str {
-    match residency {
+/// Where an engine is, as far as that is known.
+fn residency(pool: &Pool, view: &EngineView) -> &'static str {
+    if !pool.is_linked(&view.node) {
+        return "Unknown";
+    }
+    match view.residency {
         Residency::Absent => "Absent",
         Residency::Restoring => "Restoring",
         Residency::Resident => "Resident",
